@@ -114,7 +114,9 @@ class Control:
             refusal = Refusal(
                 Condition.TXN_ROLLBACK, "discharged while a delivery of the transaction has more frames to come"
             )
-            txn.abandon(TxnEvent.CONTROL_LOST, "partial-delivery", refusal)
+            txn.refuse(refusal)  # a checkable one would stay undecided, and could be committed without that delivery
+            txn.abandon(TxnEvent.CONTROL_LOST, "partial-delivery")
+            self._answers.reject(answer, refusal)
             self._answers.refuse(refusal)
         elif txn.answer is not None:
             refusal = Refusal(Condition.ILLEGAL_STATE, "the transaction's discharge is under way already")

@@ -72,7 +72,9 @@ class Retirement:
         elif enlisted is not None and enlisted is not txn:  # T29
             entry.peer_settled = entry.peer_settled or settled
             text = "a delivery was retired in one transaction and then in another, both undecided"
-            txn.control.refuse(Refusal(Condition.TXN_ROLLBACK, text))
+            refusal = Refusal(Condition.TXN_ROLLBACK, text)
+            txn.refuse(refusal)  # a checkable one would stay undecided, and could be committed without the retirement
+            txn.control.refuse(refusal)
         elif entry.state is not DECIDED:  # else it is settled outside transactions already
             outcome = outcome or link.default_outcome or FAILED
             if txn.checkable:

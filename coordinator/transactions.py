@@ -328,6 +328,8 @@ class Transaction(Work["Host"]):
         if self.empty and not self.registered:
             self.durable()
         else:
+            if not self.checkable:
+                self.returns()
             self._instance.commit.add(self)
 
     # -- the unit of the group commit

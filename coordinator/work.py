@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from coordinator.address.enqueue import Enqueue
     from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
+    from coordinator.group.queues import Queue
     from coordinator.instance import Instance
     from coordinator.outcomes import Outcome
     from coordinator.settlements import Settlements
@@ -57,6 +58,7 @@ class Work(Generic[H]):
         "owner",
         "posts",
         "retired",
+        "returning",
         "rows",
         "spooled",
         "undone",
@@ -86,6 +88,8 @@ class Work(Generic[H]):
         self.entries: list[Entry | None] = []
         #: they were written all at once
         self.columns = False
+        #: the queues of what a rollback under way gives back
+        self.returning: list[Queue] = []
         #: the retirements, and whether the rollback under way decides each
         self.undone: list[tuple[Entry, bool]] = []
 
@@ -134,6 +138,12 @@ class Work(Generic[H]):
     def write_rollback(self, batch: Batch, reason: str) -> None:
         batch.op(self.id, b"rollback", reason=reason, posted=self.posted)
         self.write_undone(batch)
+
+    def returns(self) -> None:
+        """A rollback is on its way to the store, and gives back what was retired: drains wait for it."""
+        self.returning = [entry.queue for entry in self.retired]
+        for queue in self.returning:
+            queue.returning += 1
 
     def write_undone(self, batch: Batch) -> None:
         """Give back what it has retired, as it rolls back."""
@@ -187,6 +197,10 @@ class Work(Generic[H]):
         self.undone = []
 
     def forget_work(self) -> None:
+        returning, self.returning = self.returning, []
+        for queue in returning:
+            queue.returning -= 1
+            queue.touch()
         self.posts = []
         self.entries = []
         self.retired = []

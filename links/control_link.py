@@ -123,7 +123,9 @@ class ControlLink(Incoming):
     def on_message(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
     ) -> bool:
-        if settled:  # T5
+        if self.ending is not None:
+            self._reject(delivery, self.ending)
+        elif settled:  # T5
             self.refuse(
                 Refusal(Condition.ILLEGAL_STATE, "a declare or discharge must be sent unsettled; nothing was done")
             )
@@ -161,15 +163,15 @@ class ControlLink(Incoming):
                     raise DecodeError("discharge: the field fail is a boolean")
                 self._discharge(txn_id, fail is True, delivery)
         except DecodeError as error:
-            self.reject(delivery, Refusal(Condition.DECODE_ERROR, str(error)))
+            self._reject(delivery, Refusal(Condition.DECODE_ERROR, str(error)))
         except Refusal as refusal:
-            self.reject(delivery, refusal)
+            self._reject(delivery, refusal)
 
     def _declare(self, delivery: engine.Pointer) -> None:
         try:
             txn = self._control.declare()
         except Refusal as refusal:
-            self.reject(delivery, refusal)
+            self._reject(delivery, refusal)
             return
         txn.wire_state = states.accepted_in(txn.id)
         steps.answer(delivery, engine.DECLARED, states.declared(txn.id), True)
@@ -177,6 +179,7 @@ class ControlLink(Incoming):
 
     def _discharge(self, txn_id: bytes, fail: bool, delivery: engine.Pointer) -> None:
         """The answers to its posts that are not written go out with that of the discharge."""
+        self.unanswered += 1
         txn = self._control.discharge(txn_id, fail, delivery)
         if txn is not None:
             self.connection.output.put_off.discard(txn)
@@ -187,8 +190,13 @@ class ControlLink(Incoming):
         engine.delivery_update(answer, engine.ACCEPTED)
         engine.delivery_settle(answer)
         self.connection.mark()
+        self._answered()
 
     def reject(self, answer: object, refusal: Refusal) -> None:
+        self._reject(answer, refusal)
+        self._answered()
+
+    def _reject(self, answer: object, refusal: Refusal) -> None:
         log.info(
             "refused on the control link",
             peer=self.connection.peer,

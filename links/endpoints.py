@@ -13,8 +13,9 @@ from links import engine, filters
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.delivering import Delivering
+from links.incoming import Incoming
 from links.link import Attaching, Carrier, Identity, Link, Refused, refuse_attach
-from links.posting import Posting, attach_target
+from links.posting import attach_target
 from links.source import attach_source
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Endpoints:
 
     def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
         leaving = self.links.get(pointer)
-        if isinstance(leaving, Posting) and leaving.busy:
+        if isinstance(leaving, Incoming) and leaving.busy:
             leaving.when_answered(partial(self._on_detach, pointer, closed=closed))
             return
         link = self._drop(pointer)

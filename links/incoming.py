@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -12,6 +13,8 @@ from links.link import Link
 from store.spool import LARGE, NoRoom, Spool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from links.link import Carrier
     from store.spool import Octets
 
@@ -26,7 +29,10 @@ class Incoming(Link):
     A delivery that is large, or for which memory has no room, is gathered in a file (:mod:`store.spool`).
     """
 
-    __slots__ = ("_congested", "_credit", "_gathered", "_lent", "_most_octets", "_size", "_spool", "_used", "takes")
+    __slots__ = (
+        "_congested", "_credit", "_gathered", "_leave", "_lent", "_most_octets", "_size", "_spool", "_used", "ending",
+        "takes", "unanswered",
+    )  # fmt: skip
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
         super().__init__(connection, pointer)
@@ -35,6 +41,11 @@ class Incoming(Link):
         #: credit given beside that, or -1: taken back, while the peer may still use it
         self._lent = 0
         self._congested = False
+        #: deliveries whose answer waits for the store: posts outside transactions, and discharges
+        self.unanswered: int = 0
+        #: called to end the link once they are answered, and the refusal of what comes until then
+        self._leave: Callable[[], None] | None = None
+        self.ending: Refusal | None = None
         self._most_octets = most_octets
         #: of one message at once; none while another is not complete
         self.takes = most_octets
@@ -154,7 +165,41 @@ class Incoming(Link):
         self.partial_ended()
 
     def lost(self) -> None:
+        self._leave = None
         self._forget_parts()
+
+    # -- the end
+
+    @property
+    def busy(self) -> bool:
+        """Some of what came is not answered yet. When a link ends, the engine settles its unsettled deliveries without
+        an outcome: their sender would not know what became of them, or would take them for accepted.
+        """
+        return self.unanswered > 0
+
+    def when_answered(self, leave: Callable[[], None]) -> None:
+        """Call ``leave`` to end the link when it is no longer busy; until then it takes no more."""
+        self._leave = leave
+
+    def _answered(self) -> None:
+        self.unanswered -= 1
+        self._left()
+
+    def _left(self) -> None:
+        if self._leave is not None and not self.busy:
+            leave, self._leave = self._leave, None
+            leave()
+            self.connection.mark()
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self.open and self.busy:
+            self.ending = self.ending or refusal
+            if self._leave is None:
+                self._leave = partial(super().refuse, refusal)
+        else:
+            super().refuse(refusal)
+
+    # -- credit
 
     def _aborted(self, delivery: engine.Pointer) -> None:
         """An aborted delivery has no effect (part 2, section 2.6.14)."""
@@ -183,7 +228,7 @@ class Incoming(Link):
             self._give_credit()
 
     def _give_credit(self) -> None:
-        if not self.open:
+        if not self.open or self._leave is not None:
             return
         if engine.link_credit(self.pointer) - min(0, self._lent) < engine.link_queued(
             self.pointer

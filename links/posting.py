@@ -20,8 +20,6 @@ from links.link import Attaching, answer_terminus, copy_source
 from store.permissions import Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from links.link import Carrier
     from store.spool import Octets
 
@@ -86,17 +84,14 @@ class Posting(Incoming):
 
     __slots__ = (
         "_awaited",
-        "_leave",
         "_partial_txn",
         "_posts",
         "_rejects",
         "_sizes",
         "address",
         "continues",
-        "ending",
         "relay",
         "second",
-        "unanswered",
     )
 
     def __init__(
@@ -107,11 +102,6 @@ class Posting(Incoming):
         connection.posting += 1
         self.address: Address | None = address
         self._partial_txn: Transaction | None = None
-        #: posts outside transactions whose answer the peer waits for, and the store has not given
-        self.unanswered: int = 0
-        #: called to end the link once they are answered, and the refusal of posts that come until then
-        self._leave: Callable[[], None] | None = None
-        self.ending: Refusal | None = None
         self._posts = connection.service.posts
         self.relay = Relay(self._posts, self) if address is None else None
         self._rejects = rejects
@@ -290,35 +280,10 @@ class Posting(Incoming):
 
     @property
     def busy(self) -> bool:
-        """Some posts are not answered yet. When a link ends, the engine settles its unsettled deliveries without an
-        outcome: their sender would not know whether they are stored.
-        """
         return bool(self.unanswered or (self.relay is not None and self.relay.waiting))
 
-    def when_answered(self, leave: Callable[[], None]) -> None:
-        """Call ``leave`` to end the link when it is no longer busy; until then it takes no more posts."""
-        self._leave = leave
-
-    def _answered(self) -> None:
-        self.unanswered -= 1
-        self._left()
-
-    def _left(self) -> None:
-        if self._leave is not None and not self.busy:
-            leave, self._leave = self._leave, None
-            leave()
-            self.connection.mark()
-
-    def refuse(self, refusal: Refusal) -> None:
-        if self.open and self.busy:
-            self.ending = self.ending or refusal
-            if self._leave is None:
-                self._leave = partial(super().refuse, refusal)
-        else:
-            super().refuse(refusal)
-
     def _give_credit(self) -> None:
-        if self._leave is None and not (self.relay is not None and self.relay.waiting):
+        if not (self.relay is not None and self.relay.waiting):
             super()._give_credit()
 
     def decided(self, delivery: object, committed: bool) -> None:
@@ -332,7 +297,6 @@ class Posting(Incoming):
             self._conclude(delivery)
 
     def lost(self) -> None:
-        self._leave = None
         self.connection.service.memory.unread -= sum(self._awaited.values())
         self._awaited = {}
         super().lost()

@@ -1,20 +1,13 @@
-"""Answers to posts whose transaction is being decided are written with that of its discharge, all others at once (T21).
-
-Decisions are held up meanwhile by a lock of the table of ops.
-"""
+"""Answers to posts whose transaction is being decided go out with that of its discharge, all others at once (T21)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-import psycopg
 import pytest
 
-from store.embedded.running import running_url
 from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service
 from tests.fix_wire import Begin
+from tests.held_store import nothing_is_decided
 from tests.wire.checkable import in_group
 from tests.wire.frames import Accepted, Discharge, TransactionalState
 from tests.wire.messages import data
@@ -22,25 +15,6 @@ from tests.wire.peer import Session
 from tests.wire.queues import condition
 
 pytestmark = [pytest.mark.rule("T21"), *BOTH_RULES]
-
-#: Waits until a batch is held up.
-Waits = Callable[[], None]
-
-
-@contextmanager
-def nothing_is_decided(service: Service) -> Iterator[Waits]:
-    waiting = "select from pg_locks where relation = 'coordinator.op'::regclass and not granted"
-    with (
-        psycopg.connect(running_url(service.data_dir)) as holding,
-        psycopg.connect(running_url(service.data_dir), autocommit=True) as beside,
-    ):
-        holding.execute("lock table coordinator.op in share mode")
-
-        def waits() -> None:
-            while beside.execute(waiting).fetchone() is None:
-                pass
-
-        yield waits
 
 
 class Client:

@@ -258,6 +258,22 @@ def test_a_pipelined_discharge_waits_for_the_posts(begin: Begin, address: str, a
     assert len(other.receiver(address).bodies()) == 100
 
 
+@pytest.mark.rule("H5", "T15")
+def test_discharged_while_a_delivery_is_partial_it_rolls_back(begin: Begin, address: str, ask: Ask) -> None:
+    """No checker commits it without that delivery."""
+    session = begin()
+    control, sender = in_group(session), session.sender(address)
+    txn = control.declare()
+    accept(sender, b"1", txn)
+    number = sender.begin_in(txn)
+    asked = control.request(Discharge(txn_id=txn, fail=False))
+    assert condition(control.answer_to(asked).state) == control.error == "amqp:transaction:rollback"
+    sender.transfer(b"\xa0\x01x", delivery_id=number)
+    assert condition(sender.answer_to(number).state) == "amqp:transaction:unknown-id"
+    assert decided(ask, txn)[0] == "rollback"
+    assert (pending(ask, txn), row(ask, txn)) == (0, None)
+
+
 @pytest.mark.rule("H3", "T25")
 @pytest.mark.parametrize("fail", [False, True])
 def test_receiver_settle_mode_second(begin: Begin, address: str, ask: Ask, fail: bool) -> None:

@@ -186,6 +186,24 @@ def test_a_later_outcome_replaces_the_earlier(begin: Begin, address: str, ask: A
     soon(other.receiver(address, credit=1), b"1", 1)
 
 
+@pytest.mark.rule("H20", "T29")
+def test_retired_in_a_second_transaction_that_one_rolls_back(begin: Begin, address: str, ask: Ask) -> None:
+    """No checker commits it without the retirement; the first is as it was."""
+    session, other = begin(), begin()
+    waiting(session, address, b"1")
+    consumer, control, second = session.receiver(address, credit=1), in_group(session), in_group(session)
+    txn, later = control.declare(), second.declare()
+    accept(session.sender(address), b"posted", later)
+    delivery = consumer.take()
+    retire(delivery, txn)
+    delivery.retire(later, Rejected(), settled=False)
+    assert second.error == "amqp:transaction:rollback"
+    assert decided(ask, later)[0] == "rollback"
+    control.commit(txn)
+    assert ops(ask, txn) == [("commit", 1)]
+    assert other.receiver(address).bodies() == []
+
+
 @pytest.mark.rule("H20", "H2")
 @pytest.mark.parametrize("how", ["message", "kind", "connection"])
 def test_what_was_retired_before_it_became_checkable_is_held_too(

@@ -262,9 +262,7 @@ def test_the_first_frame_of_a_delivery_is_work(begin: Begin, address: str) -> No
     control = session.control(properties={Symbol("coordinator:timeout-ms"): UInt(300)})
     sender = session.sender(address)
     txn = control.declare()
-    number = session.next_delivery_id()
-    state = TransactionalState(txn_id=txn)
-    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", message_format=0, state=state, more=True)
+    sender.begin_in(txn)
     time.sleep(2)
     assert condition(control.discharge(txn)) == "amqp:transaction:timeout"
 
@@ -290,9 +288,7 @@ def test_discharged_while_a_delivery_is_partial(begin: Begin, address: str, ask:
     control, sender = session.control(), session.sender(address)
     txn = control.declare()
     sender.outcome(data(b"whole"), txn=txn)
-    number = session.next_delivery_id()
-    state = TransactionalState(txn_id=txn)
-    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", message_format=0, state=state, more=True)
+    number = sender.begin_in(txn)
     control.request(Discharge(txn_id=txn, fail=False))
     assert control.error == "amqp:transaction:rollback"
     assert decided(ask, txn)[0] == "rollback"
@@ -307,9 +303,7 @@ def test_discharged_when_the_last_frame_has_come(begin: Begin, address: str) -> 
     session = begin()
     control, sender = session.control(), session.sender(address)
     txn = control.declare()
-    number = session.next_delivery_id()
-    state = TransactionalState(txn_id=txn)
-    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", message_format=0, state=state, more=True)
+    number = sender.begin_in(txn)
     sender.transfer(b"\xa0\x01x", delivery_id=number)
     control.commit(txn)
     assert session.receiver(address).bodies() == [b"x"]

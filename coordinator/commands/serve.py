@@ -51,7 +51,8 @@ def serve(
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C.
 
-    Settings are taken from these flags, then COORDINATOR_... in the environment, then the settings file.
+    Settings are taken from these flags, then COORDINATOR_... in the environment, then the settings file. Exit status:
+    0 told to stop, 1 the store was away at the start, 2 it cannot work like this (a setting, the schema, a password).
     """
     log = {name: value for name, value in (("level", log_level), ("format", log_format)) if value is not None}
     checked = settings(

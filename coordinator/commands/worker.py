@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import structlog
 
-from coordinator.process import logs
+from coordinator.process import exits, logs
 from coordinator.process.supervising import Handed
-from coordinator.process.supervisor import STATUS_UNFIT
 from links import worker
 from store.errors import SchemaMismatch
 
@@ -19,4 +18,4 @@ def work(handed: Handed) -> int:
     except SchemaMismatch as error:
         # Another start would fail as well.
         structlog.get_logger().error("cannot work", reason=str(error))
-        return STATUS_UNFIT
+        return exits.UNFIT

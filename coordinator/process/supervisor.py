@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from coordinator.process import certificates, doors
+from coordinator.process import certificates, doors, exits
 from coordinator.process.children import MOST_FAILED_STARTS, Child, Kept, Pause
 from coordinator.process.days import make_days
 from coordinator.process.listeners import CannotListen, listen
@@ -38,8 +38,6 @@ from store.room import check_room, connections_needed
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-#: The exit status of a worker that would fail again if it were started again: a setting or the schema is wrong.
-STATUS_UNFIT = 2
 
 _GRACE_SECONDS = 10.0
 _MAINTENANCE_SECONDS = 600.0
@@ -93,7 +91,9 @@ class Supervisor:
         self._announced = False
 
     def run(self) -> int:
-        """The exit status: 0 stopped when told to, 2 it cannot work like this (logged)."""
+        """The exit status: 0 stopped when told to, 1 the store was away at the start, 2 it cannot work like this. The
+        log says why.
+        """
         with self._signals():
             try:
                 self._sockets, self._places = listen(self._settings.listen, self._settings.workers)
@@ -108,7 +108,7 @@ class Supervisor:
                 pass
             except (Unfit, CannotListen, FileInvalid, doors.TooOpen, EmbeddedError, StoreError) as error:
                 _log.error("cannot start", reason=str(error))
-                self._status = STATUS_UNFIT
+                self._status = exits.status_of(error)
             finally:
                 self._stop()
         return self._status
@@ -227,7 +227,7 @@ class Supervisor:
         if status is None:
             return
         was_ready, worker.child, worker.ready = worker.ready, None, False
-        if status == STATUS_UNFIT:  # it has logged the reason
+        if status == exits.UNFIT:  # it has logged the reason
             self._give_in("stopping: a worker cannot work like this", worker)
             return
         pause = 0.0
@@ -244,7 +244,7 @@ class Supervisor:
 
     def _give_in(self, why: str, worker: _Worker, **more: object) -> None:
         _log.error(why, worker=worker.number, **more)
-        self._status = STATUS_UNFIT
+        self._status = exits.UNFIT
         self._stopping = True
 
     def _start(self, worker: _Worker) -> None:

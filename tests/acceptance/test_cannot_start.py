@@ -1,4 +1,4 @@
-"""Where the service cannot run it says why in one line, and ends with status 2."""
+"""Where the service cannot run it says why in one line, and ends with status 2; with 1 where the store is away."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _refused(*arguments: str) -> str:
+def _refused(*arguments: str, status: int = 2) -> str:
     """The reason why ``coordinator serve`` did not start."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
     done = subprocess.run(
@@ -44,7 +44,7 @@ def _refused(*arguments: str) -> str:
         timeout=PATIENCE,
         check=False,
     )
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     lines: list[dict[str, Any]] = [json.loads(line) for line in done.stderr.splitlines()]
     errors = [line for line in lines if line["level"] == "error"]
@@ -88,9 +88,8 @@ def test_the_schema_is_another(database_url: str, empty_database_url: str, what:
 def test_the_database_is_away() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    reason = _refused(
-        "--listen", "amqp://127.0.0.1:0", "--database-url", f"postgresql://me:secret-word@127.0.0.1:{port}/store"
-    )
+    url = f"postgresql://me:secret-word@127.0.0.1:{port}/store"
+    reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", url, status=1)
     assert "refused" in reason.lower()
     assert "secret-word" not in reason
 
@@ -113,9 +112,29 @@ def test_a_wrong_host_and_a_wrong_password_are_told_apart(own_server: tuple[Embe
         "there is no database of that name": url.replace("/coordinator?", "/other?"),
     }
     for text, given in texts.items():
-        reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", given)
+        status = 1 if "host" in text else 2  # a name may be known later
+        reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", given, status=status)
         assert text in reason
         assert "secret-word" not in reason
+
+
+def test_no_connection_is_left(own_server: tuple[EmbeddedServer, str]) -> None:
+    _, url = own_server
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("create role me login connection limit 0")
+        log_in(connection, "me", "trust")
+    reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", _with(url, "me"), status=1)
+    assert "CONNECTION LIMIT" in reason
+
+
+def test_its_own_server_does_not_start(folder: Path) -> None:
+    server = EmbeddedServer(folder / "data")
+    server.start()
+    server.stop()
+    cluster = server.data_dir / "postgresql"
+    (cluster / "global" / "pg_control").rename(cluster / "moved")
+    reason = _refused("--listen", "amqp://127.0.0.1:0", "--data-dir", str(folder / "data"), status=1)
+    assert "pg_control" in reason
 
 
 def test_a_parameter_of_the_database_url_that_is_unknown_is_named() -> None:

@@ -38,6 +38,8 @@ class Health:
     orphans: int
     #: free space on the disk of a server on this machine, in percent; None: it runs elsewhere, or does not tell
     free_percent: int | None
+    #: the same in octets
+    free_bytes: int | None
 
 
 def look(connection: Connection) -> Health:
@@ -73,6 +75,7 @@ def look(connection: Connection) -> Health:
         folder = connection.scalar(text("select setting from pg_settings where name = 'data_directory'"))
         local = connection.scalar(text("select inet_server_addr() is null"))
         connection.rollback()
+    free, total = (_room(Path(folder)) if local and folder else None) or (None, None)
     return Health(
         schema=migrations.HEAD,
         partitions_ahead=days_ahead(connection),
@@ -82,12 +85,15 @@ def look(connection: Connection) -> Health:
         oldest_undecided_seconds=None if undecided.age is None else float(undecided.age),
         overdue=undecided.overdue,
         orphans=int(orphans or 0),
-        free_percent=_free_percent(Path(folder)) if local and folder else None,
+        free_percent=free * 100 // total if free is not None and total else None,
+        free_bytes=free,
     )
 
 
-def wrong(found: Health, *, fewest_free: int) -> list[str]:
-    """What needs an operator, a line each."""
+def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
+    """What needs an operator, a line each. Of the disk less must not be free than ``fewest_free`` percent, nor than
+    ``least_bytes``, with less of which a service refuses posts.
+    """
     lines = []
     if found.partitions_ahead < FEWEST_AHEAD:
         lines.append(f"partitions reach {found.partitions_ahead} days ahead only; soon nothing can be posted")
@@ -101,14 +107,20 @@ def wrong(found: Health, *, fewest_free: int) -> list[str]:
         lines.append(f"{found.orphans} entries belong to no consumer group: they are never delivered")
     if found.free_percent is not None and found.free_percent < fewest_free:
         lines.append(f"{found.free_percent} percent of the disk are free")
+    if found.free_bytes is not None and found.free_bytes < least_bytes:
+        lines.append(
+            f"{found.free_bytes >> 20} MiB of the disk are free, less than limits.disk_free_bytes "
+            f"({least_bytes >> 20} MiB): with an embedded server, posts are refused"
+        )
     return lines
 
 
-def _free_percent(folder: Path) -> int | None:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+def _room(folder: Path) -> tuple[int, int] | None:
+    """Free octets of the folder's disk, and all that it has; None: it does not tell."""
     try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
         usage = shutil.disk_usage(folder)
     except OSError:
         return None
-    return usage.free * 100 // usage.total
+    return usage.free, usage.total

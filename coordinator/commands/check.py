@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Json, database, print_json, print_pairs
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    database,
+    print_json,
+    print_pairs,
+    settings,
+)
 
 
 def check(
@@ -21,7 +30,7 @@ def check(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Say whether the service needs an operator.
+    """Say whether the service needs an operator. Of the settings it looks at limits.disk_free_bytes.
 
     Exit status: 0 all is well, 1 something is wrong (the last lines say what), 2 the store cannot be read.
     """
@@ -32,6 +41,7 @@ def check(
     from store.errors import StoreError
 
     try:
+        least_bytes = settings(config).limits.disk_free_bytes
         with connected(database(config, database_url, data_dir), application_name="coordinator command") as connection:
             found = health.look(connection)
     except typer.Exit:
@@ -39,7 +49,7 @@ def check(
     except StoreError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    wrong = health.wrong(found, fewest_free=fewest_free)
+    wrong = health.wrong(found, fewest_free=fewest_free, least_bytes=least_bytes)
     if as_json:
         print_json({**asdict(found), "wrong": wrong})
     else:

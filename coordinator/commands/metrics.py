@@ -10,5 +10,7 @@ from coordinator.process.supervising import Handed
 def measure(handed: Handed) -> int:
     """Until the supervisor ends. It may be killed at any time: it only reads."""
     logs.configure(handed.settings.log, process="metrics")
-    Measuring(handed.database_url, handed.supervising, handed.listeners, handed.settings, handed.tls).run()
+    measuring = Measuring(handed.database_url, handed.supervising, handed.listeners, handed.settings, handed.tls)
+    measuring.disk_low = handed.disk_low
+    measuring.run()
     return 0

@@ -25,18 +25,21 @@ _LONGEST_LABEL = 128
 _MOST_KINDS = 50
 
 
-def registry(seen: Seen, workers: Workers) -> CollectorRegistry:
-    """What the store, and the workers, have told, for the encoders of the client library."""
+def registry(seen: Seen, workers: Workers, *, disk_low: bool = False) -> CollectorRegistry:
+    """What the store, and the workers, have told, for the encoders of the client library. ``disk_low``: posts are
+    refused for lack of disk.
+    """
     made = CollectorRegistry(auto_describe=False)
-    made.register(_Told(seen, workers))
+    made.register(_Told(seen, workers, disk_low))
     return made
 
 
 class _Told:
     """A collector, as the client library asks for one."""
 
-    def __init__(self, seen: Seen, workers: Workers) -> None:
+    def __init__(self, seen: Seen, workers: Workers, disk_low: bool) -> None:
         self._seen = seen
+        self._disk_low = disk_low
         self._workers = workers
 
     def describe(self) -> Iterable[Metric]:
@@ -47,6 +50,8 @@ class _Told:
         yield _gauge("build_info", "Always 1; its label is the version.", [((VERSION,), 1)], "version")
         yield _gauge("store_up", "1: the store answered the last look.", [((), int(seen.state is not None))])
         yield _gauge("look_seconds", "How long the last look into the store took.", [((), seen.seconds)])
+        low = [((), int(self._disk_low))]
+        yield _gauge("disk_low", "1: posts are refused, as the disk of the embedded server is nearly full.", low)
         failed = [((part,), 1.0) for part in seen.failed]
         yield _gauge("look_failed", "1: this part of the last look was given up, or took too long.", failed, "part")
         if seen.state is not None and seen.state.schema:

@@ -68,6 +68,8 @@ class Measuring:
         #: of requests from now on, where there is TLS
         self.tls = tls if settings.metrics.has_tls else None
         self.token = doors.token(settings.metrics)
+        #: whether posts are refused for lack of disk, as the supervisor has told
+        self.disk_low = False
         self._looks = Looks(url)
         self._supervising = supervising
         self._listeners = listeners
@@ -101,6 +103,8 @@ class Measuring:
             for each in words:
                 if "certificates" in each:
                     self._read_again()
+                elif "disk_low" in each:
+                    self.disk_low = bool(each["disk_low"])
                 else:
                     self.workers.told(**each)
 
@@ -212,7 +216,7 @@ class _Request(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the store is not looked at yet\n")
                 return
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, encode(registry(seen, measuring.workers)), kind)
+            self._answer(HTTPStatus.OK, encode(registry(seen, measuring.workers, disk_low=measuring.disk_low)), kind)
         elif path == "/healthz":
             self._answer(HTTPStatus.OK, b"ok\n")
         elif path == "/readyz":

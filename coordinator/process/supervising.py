@@ -76,7 +76,7 @@ class Handed:
     tls: ssl.SSLContext | None = None
     #: the worker's, from 0
     number: int = 0
-    #: when the child started; a worker is told of changes
+    #: when the child started; a worker and the metrics are told of changes
     disk_low: bool = False
 
 

@@ -169,9 +169,14 @@ class Supervisor:
             return
         self._database.tend(now)
         if self._database.look_at_disk(now):
-            for worker in self._workers:
-                if worker.child is not None:
-                    worker.child.tell(disk_low=self._database.disk_low)
+            for each in self._told():
+                each.tell(disk_low=self._database.disk_low)
+
+    def _told(self) -> Iterator[Child | Kept]:
+        """Those that are told of what happens to the service."""
+        for each in (*(worker.child for worker in self._workers), self._measuring):
+            if each is not None:
+                yield each
 
     # -- the workers
 
@@ -213,9 +218,8 @@ class Supervisor:
         except FileInvalid as error:
             _log.error("certificates not read again", reason=str(error))
             return
-        for each in (*(worker.child for worker in self._workers), self._measuring):
-            if each is not None:
-                each.tell(certificates=True)
+        for each in self._told():
+            each.tell(certificates=True)
         _log.info("certificates read again")
 
     def _tend_worker(self, worker: _Worker, now: float) -> None:
@@ -248,13 +252,11 @@ class Supervisor:
         self._stopping = True
 
     def _start(self, worker: _Worker) -> None:
-        disk_low = self._database is not None and self._database.disk_low
         child = worker.child = self._spawn(
             f"coord-worker-{worker.number}",
             self._programs.worker,
             self._sockets[worker.number],
             number=worker.number,
-            disk_low=disk_low,
         )
         if child is None:
             worker.start_at = time.monotonic() + worker.pause.failed()
@@ -278,7 +280,6 @@ class Supervisor:
         *,
         database_url: str | None = None,
         number: int = 0,
-        disk_low: bool = False,
     ) -> Child | None:
         """None, and a line in the log: the system has no process or no descriptor left."""
 
@@ -292,7 +293,7 @@ class Supervisor:
                     places=self._places,
                     tls=self._tls,
                     number=number,
-                    disk_low=disk_low,
+                    disk_low=self._database is not None and self._database.disk_low,
                 )
             )
 

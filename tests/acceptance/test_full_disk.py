@@ -7,12 +7,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
 
 import psycopg
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from store.embedded.running import running_url
 from tests.acceptance.engine_client import Client
@@ -21,6 +24,7 @@ from tests.fix_service import PATIENCE, Service
 MIB = 1024 * 1024
 REFUSED = "amqp:resource-limit-exceeded"
 ROLLBACK = "amqp:transaction:rollback"
+_DISK_LOW = "coordinator_disk_low"
 
 
 @pytest.fixture
@@ -39,13 +43,27 @@ def small_disk() -> Iterator[Path]:
         folder.rmdir()
 
 
+def _until_metrics_have(service: Service, disk_low: int) -> None:
+    ((place,),) = [line["listen"] for line in service.log_lines() if line.get("event") == "metrics"]
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with suppress(HTTPError), urllib.request.urlopen(f"{place}/metrics", timeout=PATIENCE) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            (value,) = [each.value for family in families for each in family.samples if each.name == _DISK_LOW]
+            if value == disk_low:
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.mark.rule("F2")
 def test_a_disk_that_fills_up_refuses_posts_and_nothing_else(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(100 * MIB))
-    service = Service(small_disk, {"limits.disk_free_bytes": "96 MiB"})
+    service = Service(small_disk, {"limits.disk_free_bytes": "96 MiB", "metrics.listen": "http://127.0.0.1:0"})
     try:
         service.start()
+        _until_metrics_have(service, disk_low=0)
         client = Client(service.port, "client")
         sender = client.sender("orders")
         held = client.declare()
@@ -62,6 +80,8 @@ def test_a_disk_that_fills_up_refuses_posts_and_nothing_else(small_disk: Path) -
                 break
             taken += 1
         assert taken > 10
+        _until_metrics_have(service, disk_low=1)
+        assert "less than limits.disk_free_bytes (96 MiB)" in service.cli("check", "--fewest-free", "0", status=1)
         # What was posted while there was room is not committed now.
         answer = client.discharge(held, fail=False)
         assert (answer.condition, "limits.disk_free_bytes" in answer.description) == (ROLLBACK, True)
@@ -82,6 +102,8 @@ def test_a_disk_that_fills_up_refuses_posts_and_nothing_else(small_disk: Path) -
         deadline = time.monotonic() + PATIENCE
         while client.outcome(client.post(sender, "after")) != 0x24:
             assert time.monotonic() < deadline
+        _until_metrics_have(service, disk_low=0)
+        service.cli("check", "--fewest-free", "0")
         client.close()
         assert not [line for line in service.log_lines() if line.get("event") in ("database ended", "worker ended")]
         assert service.stop() == 0

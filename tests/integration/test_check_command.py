@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
@@ -56,10 +57,21 @@ def test_what_is_wrong_is_said_and_is_the_exit_status(command: Command, database
 def test_a_disk_with_little_room(database: Connection, alive: int) -> None:
     found = health.look(database)
     assert found.free_percent is not None
-    assert health.wrong(found, fewest_free=found.free_percent) == []
-    assert health.wrong(found, fewest_free=found.free_percent + 1) == [
+    assert found.free_bytes is not None
+    assert health.wrong(found, fewest_free=found.free_percent, least_bytes=found.free_bytes) == []
+    assert health.wrong(found, fewest_free=found.free_percent + 1, least_bytes=0) == [
         f"{found.free_percent} percent of the disk are free"
     ]
+
+
+@pytest.mark.rule("F2")
+def test_a_disk_with_less_room_than_posts_need(command: Command, database_url: str, alive: int, tmp_path: Path) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text('[limits]\ndisk_free_bytes = "1000 TiB"\n', "utf-8")
+    done = command("check", "--database-url", database_url, "--fewest-free", "0", "--config", str(config))
+    assert done.returncode == 1, done.stderr
+    (wrong,) = [line for line in done.stdout.splitlines() if line.startswith("wrong: ")]
+    assert "less than limits.disk_free_bytes (1048576000 MiB)" in wrong
 
 
 def test_a_store_that_cannot_be_looked_at(command: Command, empty_database_url: str) -> None:

@@ -19,6 +19,7 @@ from coordinator.transactions import Poster as TransactionPoster
 from coordinator.transactions import Transaction
 from coordinator.transitions import CHECKABLE, COMMITTED, COMMITTING, LEFT, TxnEvent, after
 from coordinator.work import why
+from store import reasons
 from store.commit.checkable import Declared
 from store.decisions import Undecided
 from store.errors import AddressGone, AlreadyDecided, GroupsChanged, Locked, StoreError
@@ -307,7 +308,7 @@ class Checkable(Transaction):
                     self._host.directory.changed(name)
             self.error = why(error)
             self.let_go()
-            self.reason = "store-refused"
+            self.reason = reasons.STORE_REFUSED
             self._instance.commit.add(self)
         else:  # the store has it undecided, or another is about to decide it
             self._end(UNKNOWN)

@@ -24,7 +24,7 @@ from coordinator.group.entries import now_micros
 from store.errors import AddressGone, StoreError
 from store.questions import checks as questions
 from store.questions import entries
-from store.removal import ADDRESS_REMOVED
+from store.reasons import ADDRESS_REMOVED, CHECKED
 from store.spool import LARGE
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ log = structlog.get_logger(__name__)
 #: a transaction that is to be checked
 Due = questions.Due
 
-#: The reason of a decision by a checker.
-CHECKED = "checked"
 #: between looks for transactions that clients leave at other instances; and the shortest time between looks
 _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02

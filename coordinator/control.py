@@ -14,7 +14,7 @@ from coordinator.halves import Halves
 from coordinator.transitions import TxnEvent
 from store.decisions import Undecided
 from store.errors import AddressGone, StoreError
-from store.tables import ASKED
+from store.reasons import ASKED, DISCHARGED, LINK_LOST, PARTIAL_DELIVERY
 
 if TYPE_CHECKING:
     from coordinator.checkable import OwnCheckTerms
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from store.decisions import Decision, Decisions
 
 _TXN_ID_OCTETS = 16
-#: the reason of a rollback by a discharge
-DISCHARGED = "discharged"
 
 
 class Answers(Protocol):
@@ -115,7 +113,7 @@ class Control:
                 Condition.TXN_ROLLBACK, "discharged while a delivery of the transaction has more frames to come"
             )
             txn.refuse(refusal)  # a checkable one would stay undecided, and could be committed without that delivery
-            txn.abandon(TxnEvent.CONTROL_LOST, "partial-delivery")
+            txn.abandon(TxnEvent.CONTROL_LOST, PARTIAL_DELIVERY)
             self._answers.reject(answer, refusal)
             self._answers.refuse(refusal)
         elif txn.answer is not None:
@@ -241,7 +239,7 @@ class Control:
     def lost(self) -> None:
         """T13: the link was detached: roll back its undecided transactions at once."""
         for txn in list(self._txns.values()):
-            txn.abandon(TxnEvent.CONTROL_LOST, "link-lost")
+            txn.abandon(TxnEvent.CONTROL_LOST, LINK_LOST)
         self._txns.clear()
 
 

@@ -11,6 +11,7 @@ import structlog
 from coordinator.address.nodes import resource_deleted
 from coordinator.errors import Condition, Refusal
 from coordinator.group import held
+from store import reasons
 from store.commit.checkable import Settled
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, AlreadyDecided
@@ -276,7 +277,7 @@ class Doom:
     def write(self, batch: Batch) -> None:
         error = self._txn.error
         assert error is not None
-        batch.check_back().decide(self._txn.id, b"rollback", f"rollback-only: {error.condition}")
+        batch.check_back().decide(self._txn.id, b"rollback", f"{reasons.ROLLBACK_ONLY}: {error.condition}")
 
     def durable(self) -> None:
         self._txn.halves.decided = True

@@ -20,6 +20,7 @@ from coordinator.registration import MOST_AT_ONCE, Registration
 from coordinator.transactions import Transaction
 from coordinator.transitions import ACTIVE, TxnEvent
 from store.ids import TxnIds, micros_of
+from store.reasons import TIMEOUT
 from store.spool import Room
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class Registry:
         self._remember_timeout(txn, refusal)
         event = TxnEvent.TIMEOUT if not txn.checkable or txn.refused_work else TxnEvent.CONTROL_LOST
         try:
-            txn.abandon(event, "timeout", refusal)
+            txn.abandon(event, TIMEOUT, refusal)
         except Exception:  # noqa: BLE001 - a defect costs this transaction only
             self.instance.loop.contain(txn)
 

@@ -31,6 +31,7 @@ from coordinator.transitions import (
     after,
 )
 from coordinator.work import Work, held_octets, why
+from store import reasons
 from store.errors import AddressGone, AlreadyDecided, GroupsChanged
 
 if TYPE_CHECKING:
@@ -299,7 +300,7 @@ class Transaction(Work["Host"]):
     def _decide(self, fail: bool) -> None:
         self.state = after(self.state, TxnEvent.DISCHARGE_FAIL) if fail else AFTER_DISCHARGE[self.state]
         if self.state is ROLLED_BACK:
-            self._roll_back("discharged" if fail else "rollback-only")
+            self._roll_back(reasons.DISCHARGED if fail else reasons.ROLLBACK_ONLY)
         elif self.empty and not self.registered:  # costs nothing in the store (T35)
             self.durable()
         else:
@@ -323,8 +324,8 @@ class Transaction(Work["Host"]):
     def _roll_back(self, reason: str) -> None:
         self.reason = reason
         self.let_go()
-        if self.error is not None and reason == "rollback-only":
-            self.reason = f"rollback-only: {self.error.condition}"
+        if self.error is not None and reason == reasons.ROLLBACK_ONLY:
+            self.reason = f"{reasons.ROLLBACK_ONLY}: {self.error.condition}"
         if self.empty and not self.registered:
             self.durable()
         else:
@@ -394,5 +395,5 @@ class Transaction(Work["Host"]):
             self._host.forget(self)
             self._finish()
         else:  # write an op all the same, without the work
-            self.reason = "store-refused"
+            self.reason = reasons.STORE_REFUSED
             self._instance.commit.add(self)

@@ -23,10 +23,10 @@ import structlog
 from psycopg import pq
 
 from store import arrays
-from store.application.enlistment import REASON as APPLICATION
 from store.errors import Contended, StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
+from store.reasons import APPLICATION
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)

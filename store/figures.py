@@ -12,11 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations
-from store.application.enlistment import REASON as APPLICATION
 from store.database import BY_INDEX
 from store.errors import SchemaMismatch, boundary
 from store.ids import EPOCH_MS
 from store.partitions import days_ahead
+from store.reasons import APPLICATION, DISCHARGED
 from store.recovery import STALE_SECONDS
 from store.tables import SCHEMA, STATE, THROUGH, WRITTEN, heartbeat, instance, op
 
@@ -31,8 +31,6 @@ _STEP = 10_000
 
 #: The reason of a decision that no instance made, and no application (X3): an operator's.
 BY_HAND = "by-hand"
-#: The reason of a decision that its client asked for.
-DISCHARGED = "discharged"
 #: Decisions and reasons that are told apart.
 MOST_REASONS = 50
 #: The other reasons, and those that are not words of ours.

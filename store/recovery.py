@@ -31,6 +31,7 @@ from store import channels, removal
 from store.errors import StoreUnavailable, boundary
 from store.ids import OUTBOX, UuidV7
 from store.processes import gone, machine, start_ticks
+from store.reasons import INSTANCE_LOST
 from store.returned import LIVE, of_the_dead, return_all
 from store.tables import (
     address,
@@ -46,9 +47,6 @@ from store.tables import (
     store_identity,
     txn,
 )
-
-#: The reason of a rollback when the transaction's instance was lost.
-INSTANCE_LOST = "instance-lost"
 
 #: An instance whose heartbeat stands still for longer, while the database answers, is dead, on whatever machine.
 STALE_SECONDS = 10.0

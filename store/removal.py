@@ -19,6 +19,7 @@ from store.database import LONGEST_WAIT
 from store.errors import Locked, boundary
 from store.ids import UuidV7, moment_of
 from store.questions.consumer_groups import REMOVED
+from store.reasons import ADDRESS_REMOVED
 from store.tables import (
     SCHEMA,
     address,
@@ -40,9 +41,6 @@ CHUNK = 1000
 
 #: Unused addresses that are removed at one time.
 MOST_UNUSED = 10_000
-
-#: The reason of a rollback when an address that the transaction posted to was removed.
-ADDRESS_REMOVED = "address-removed"
 
 #: How long a name stays known at least.
 NAMES_KEPT = timedelta(days=1)

@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import UserDefinedType
 
-from store import priorities
+from store import priorities, reasons
 from store import set_aside as _set_aside
 from store.application import enlistment as _enlistment
 from store.application import message as _message
@@ -758,11 +758,7 @@ end $$"""
 #: So long after its declare the op of a commit covers the deliveries that it has accepted.
 COVERED_BY_COMMIT = "interval '1 day'"
 
-#: The reason of a rollback after the last check.
-EXHAUSTED = "check-exhausted"
-#: ... that a question has decided (T11).
-ASKED = "asked"
-#: ... of the op for what the selector of a subscription has passed over (P16).
+#: The reason of the op for what the selector of a subscription has passed over (P16).
 PASSED_OVER = "selector"
 
 #: A UUIDv7 without a counter, as the ids of ops are: its time names its partition.
@@ -1137,7 +1133,7 @@ begin
     return;
   end if;
   insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id)
-  values (ask.txn, 'rollback', ask.txn, '{ASKED}', seen, ask.instance) on conflict do nothing;
+  values (ask.txn, 'rollback', ask.txn, '{reasons.ASKED}', seen, ask.instance) on conflict do nothing;
   delete from {SCHEMA}.txn t where t.id = ask.txn;
 end $$""",
     # Whether no transaction that committed, nor this one, has asked the same before (X4): for the transaction in which
@@ -1182,7 +1178,7 @@ begin
   if kind is null or cardinality(halves) > cardinality(ids) or not origins <@ addresses then
     return false;
   end if;
-  if not {SCHEMA}.decide(exhaust.txn, 'rollback', '{EXHAUSTED}', instance) then
+  if not {SCHEMA}.decide(exhaust.txn, 'rollback', '{reasons.EXHAUSTED}', instance) then
     return false;
   end if;
   insert into {SCHEMA}.half (id, txn_id, address_id, message)

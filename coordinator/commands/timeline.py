@@ -11,17 +11,12 @@ from uuid import UUID
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, UNANSWERED, dead_letter_name
 from coordinator.address.letters import TXN_ID, mark_of, read_story
-from coordinator.checks import CHECKED
 from coordinator.codec.encoding import encode_symbol, encode_uuid
 from coordinator.commands.events import Event, group_name, of_place, of_step, posted, said
-from store import history, retention, traces
-from store.application.enlistment import REASON as APPLICATION
+from store import history, reasons, retention, traces
 from store.archive.reading import Archived
 from store.dead_letters import REPLAYED
 from store.ids import declared_at, moment_of
-from store.recovery import INSTANCE_LOST
-from store.removal import ADDRESS_REMOVED
-from store.tables import ASKED, EXHAUSTED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,20 +32,20 @@ _LONGEST_CHAIN = 20
 #: Why a transaction was decided, where the reason in the store is a word of ours.
 _WHY = {
     None: "discharged by a client",
-    "discharged": "discharged by a client",
-    CHECKED: "a checker of its producer group said so",
-    EXHAUSTED: "no checker answered, however often one was asked",
-    ASKED: "another connection asked for its outcome before it was discharged",
-    "timeout": "its time was over",
-    "link-lost": "its control link was lost",
-    "partial-delivery": "discharged while a delivery was still partial",
-    "store-refused": "the store refused its commit",
-    INSTANCE_LOST: "its instance was lost",
-    ADDRESS_REMOVED: "an address that it posted to was removed",
-    APPLICATION: "discharged in the SQL transaction of an application",
+    reasons.DISCHARGED: "discharged by a client",
+    reasons.CHECKED: "a checker of its producer group said so",
+    reasons.EXHAUSTED: "no checker answered, however often one was asked",
+    reasons.ASKED: "another connection asked for its outcome before it was discharged",
+    reasons.TIMEOUT: "its time was over",
+    reasons.LINK_LOST: "its control link was lost",
+    reasons.PARTIAL_DELIVERY: "discharged while a delivery was still partial",
+    reasons.STORE_REFUSED: "the store refused its commit",
+    reasons.INSTANCE_LOST: "its instance was lost",
+    reasons.ADDRESS_REMOVED: "an address that it posted to was removed",
+    reasons.APPLICATION: "discharged in the SQL transaction of an application",
 }
-#: Of these no instance is the maker, and no operator either.
-_BY_THE_STORE = (INSTANCE_LOST, ADDRESS_REMOVED, APPLICATION)
+#: Of these no instance is the maker, and no operator either: theirs are no words of the service.
+_BY_THE_STORE = (reasons.INSTANCE_LOST, reasons.ADDRESS_REMOVED, reasons.APPLICATION)
 
 
 @dataclass(kw_only=True)
@@ -167,15 +162,17 @@ def _add_transaction(
 def _add_decision(connection: Connection, line: Timeline, txn_id: UUID, decided: Decided) -> None:
     reason, maker = decided.reason, f" (instance {decided.instance_id})"
     why = _WHY.get(reason, reason or "")
-    if decided.instance_id is None:
-        maker = "" if reason in _BY_THE_STORE else ", by an operator or a statement in SQL"
-        why = "discharged in SQL" if reason is None else why
+    if decided.instance_id is None and reason in _BY_THE_STORE:
+        maker = ""
+    elif decided.instance_id is None:
+        maker = ", by an operator or a statement in SQL"
+        why = "discharged in SQL" if reason is None else reason
     counts = f"{decided.posted} posted, {len(decided.retired)} accepted"
     detail = f"{counts}: {why}{maker}"
     at = decided.decided_at
     what = "committed" if decided.decision == "commit" else "rolled back"
     line.events.append(Event(at, what, None, None, detail, txn_id, reason, decided.instance_id, decided.archived))
-    if reason in (CHECKED, EXHAUSTED):
+    if reason in (reasons.CHECKED, reasons.EXHAUSTED):
         line.notes.append("how often it was checked, and when, is not kept once it is decided")
 
 
@@ -287,7 +284,7 @@ def _add_messages(connection: Connection, line: Timeline, messages: Sequence[Mes
 
 def _add_set_aside(connection: Connection, line: Timeline, decided: Decided | None, mark: bytes, most: int) -> None:
     """What was kept aside after the last check, and what came of that: the first ``most`` with ``mark``."""
-    if decided is None or decided.reason != EXHAUSTED or not decided.posted:
+    if decided is None or decided.reason != reasons.EXHAUSTED or not decided.posted:
         return
     copies = history.set_aside(connection, mark, decided.decided_at, UNANSWERED, most, line.archive)
     _Chain(connection, line).set_aside(copies, decided.decided_at)

@@ -101,7 +101,13 @@ def resolve(
     wanted = read_txn_id(txn_id)
     if commit == rollback:
         fail("give one of --commit and --rollback", 2)
-    from store import undecided
+    from store import reasons, undecided
+
+    if reason in reasons.WORDS:
+        words = ", ".join(reasons.WORDS)
+        fail(
+            f"--reason: {reason} is a word of the service's own for why a transaction is decided; these are {words}", 2
+        )
 
     with store(config, database_url, data_dir, reason) as connection:
         decided = (undecided.commit if commit else undecided.roll_back)(connection, wanted, reason)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from store.application.outbox import DEFINER, MAY_PREPARE, put_off
 from store.channels import DUE
-
-#: The reason of the op.
-REASON = "application"
+from store.reasons import APPLICATION
 
 #: Nothing of the transaction is in the store, or it is no checkable one.
 NOT_THERE = "CO008"
@@ -106,7 +104,7 @@ begin
   select array_agg(e.txn_id), array_agg(e.decision) into txns, decisions
     from {schema}.enlistment e where e.xid = new.xid;
   select d.txn_id, u.decision as wanted into lost
-    from {schema}.decide_all(txns, decisions, array_fill('{REASON}'::text, array[cardinality(txns)]), null,
+    from {schema}.decide_all(txns, decisions, array_fill('{APPLICATION}'::text, array[cardinality(txns)]), null,
                              '{{}}', '{{}}', '{{}}', null, shared => true) d
     join unnest(txns, decisions) u(txn_id, decision) on u.txn_id = d.txn_id
    where not d.won and not exists (select from {schema}.op o where o.id = d.txn_id and o.decision = u.decision);

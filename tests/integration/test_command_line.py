@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store import migrations
+from store import migrations, reasons
 from tests.fix_command import Command, Serve, environment
 from tests.fix_store import Rows
 
@@ -99,6 +99,18 @@ def test_undecided_transactions_are_listed_and_resolved(run: Command, rows: Rows
     assert again.returncode == 1
     assert "decided already: rollback (the client is gone) at " in again.stderr
     assert json.loads(run("transactions", "--json").stdout) == []
+
+
+@pytest.mark.rule("S10")
+@pytest.mark.parametrize("word", [reasons.APPLICATION, reasons.TIMEOUT])
+def test_an_operator_does_not_decide_in_the_words_of_the_service(run: Command, rows: Rows, word: str) -> None:
+    """``history``, ``outcome`` and the metrics would name another as the one who has decided."""
+    txn_id = str(rows.txn(3))
+    refused = run("resolve", txn_id, "--rollback", "--reason", word)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    said = f"error: --reason: {word} is a word of the service's own for why a transaction is decided; these are "
+    assert refused.stderr == f"{said}{', '.join(reasons.WORDS)}\n"
+    assert json.loads(run("outcome", txn_id, "--json").stdout)["outcome"] == "undecided"
 
 
 def test_purge(run: Command, rows: Rows) -> None:

@@ -19,8 +19,8 @@ from sqlalchemy import Connection, insert, text
 
 from coordinator.process.exposition import REST, label, registry
 from coordinator.process.telling import Workers
-from store import figures, recovery, watched
-from store.figures import BUCKETS, BY_HAND, DISCHARGED, MOST_REASONS, OTHER, Decided, GroupFigures
+from store import figures, reasons, recovery, watched
+from store.figures import BUCKETS, BY_HAND, MOST_REASONS, OTHER, Decided, GroupFigures
 from store.looking import Looks, Seen
 from store.tables import op
 from tests.fix_reports import SEEN_AT, finding, lost
@@ -54,11 +54,11 @@ def _op(
 def test_decisions_are_counted_by_reason(database: Connection, rows: Rows) -> None:
     since = figures.position(database)
     told = (
-        ("commit", None, 1, DISCHARGED),
+        ("commit", None, 1, reasons.DISCHARGED),
         ("commit", "checked", 1, "checked"),
         ("commit", "asked for by a person", None, BY_HAND),
         ("commit", "application", None, "application"),
-        ("rollback", "", 1, DISCHARGED),
+        ("rollback", "", 1, reasons.DISCHARGED),
         ("rollback", "timeout", 1, "timeout"),
         ("rollback", "rollback-only: amqp:not-found", 1, "rollback-only"),
         ("rollback", "Über alles\n", 1, OTHER),
@@ -128,7 +128,7 @@ def test_many_decisions_since_the_last_look_are_counted_in_steps(
     for _ in range(9):
         _op(rows, "commit")
     assert figures.add_decided(database, Decided(), since, since + 9) == since + 2
-    assert _decided(database, since).counts == {("commit", DISCHARGED): 9}
+    assert _decided(database, since).counts == {("commit", reasons.DISCHARGED): 9}
 
 
 def test_decisions_are_found_by_the_index(database: Connection) -> None:

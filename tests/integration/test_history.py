@@ -194,6 +194,7 @@ def test_messages_that_are_not_kept_any_more(lives: Lives) -> None:
         ("instance-lost", None, "its instance was lost"),
         ("address-removed", None, "an address that it posted to was removed"),
         ("application", None, "discharged in the SQL transaction of an application"),
+        ("checked", None, "checked, by an operator or a statement in SQL"),
         ("wrong price", None, "wrong price, by an operator or a statement in SQL"),
         (None, None, "discharged in SQL, by an operator or a statement in SQL"),
     ],

@@ -1,0 +1,30 @@
+"""Why a transaction was decided, where the service says it in a word of its own. Texts of operators are other ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Its client asked for it.
+DISCHARGED: Final = "discharged"
+#: In the SQL transaction of an application (X3).
+APPLICATION: Final = "application"
+#: By a checker.
+CHECKED: Final = "checked"
+#: After the last check.
+EXHAUSTED: Final = "check-exhausted"
+#: By a question (T11).
+ASKED: Final = "asked"
+TIMEOUT: Final = "timeout"
+LINK_LOST: Final = "link-lost"
+PARTIAL_DELIVERY: Final = "partial-delivery"
+#: A condition of the standard follows.
+ROLLBACK_ONLY: Final = "rollback-only"
+STORE_REFUSED: Final = "store-refused"
+INSTANCE_LOST: Final = "instance-lost"
+ADDRESS_REMOVED: Final = "address-removed"
+
+#: All of them: an operator gives none of these.
+WORDS: Final = (
+    *(DISCHARGED, APPLICATION, CHECKED, EXHAUSTED, ASKED, TIMEOUT, LINK_LOST, PARTIAL_DELIVERY, ROLLBACK_ONLY),
+    *(STORE_REFUSED, INSTANCE_LOST, ADDRESS_REMOVED),
+)

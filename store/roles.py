@@ -91,11 +91,22 @@ def statements(role: str) -> list[str]:
 
 
 def script(given: Iterable[tuple[str, str]]) -> str:
-    """What :func:`grant` does with each of these groups and roles, for an administrator to look at and run."""
-    lines: list[str] = []
+    """What :func:`grant` does with each of these groups and roles, for an administrator to look at and run, also again
+    beside a service: one SQL transaction, so that it lacks no right meanwhile.
+    """
+    lines = ["begin"]
     for group, role in given:
-        lines += [f"create role {group} nologin", *statements(group), f"grant {group} to {_quoted(role)}"]
-    return "".join(f"{line};\n" for line in lines)
+        lines += [_made(group), *statements(group), f"grant {group} to {_quoted(role)}"]
+    return "".join(f"{line};\n" for line in [*lines, "commit"])
+
+
+def _made(group: str) -> str:
+    return f"""do $$
+begin
+  if not exists (select from pg_roles where rolname = '{group}') then
+    create role {group} nologin;
+  end if;
+end $$"""
 
 
 def _quoted(role: str) -> str:

@@ -216,6 +216,25 @@ def test_the_command_shows_the_sql_and_does_it(database: Connection, database_ur
     assert (line.action, line.subject, line.reason) == ("grant-roles", role, "for Spark")
 
 
+def test_the_sql_is_run_again_beside_a_service(database_url: str) -> None:
+    """As after each upgrade. It takes back what an earlier version has granted; none sees that before the end."""
+    role = f"test {secrets.token_hex(4)}"
+    script = _run(database_url, "grant-roles", "--service", role, "--reader", role, "--sql").stdout
+    may = "select has_table_privilege(%s, 'coordinator.op', 'insert')"
+    with (
+        psycopg.connect(database_url, autocommit=True) as owner,
+        psycopg.connect(database_url, autocommit=True) as other,
+    ):
+        owner.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
+        for _ in range(2):
+            owner.execute(script.encode())
+            assert other.execute(may, [role]).fetchone() == (True,)
+        owner.execute(script.partition("grant usage on schema")[0].encode())  # the rights are taken back
+        assert other.execute(may, [role]).fetchone() == (True,)
+        owner.execute("rollback")
+        owner.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

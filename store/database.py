@@ -41,11 +41,27 @@ def check_url(url: str) -> str:
         # After an @ it may be part of a password whose @ was not escaped.
         if unknown and "@" not in url.partition("?")[2]:
             raise DatabaseUrlInvalid(f"the database URL has a parameter that there is not: {unknown[1]}") from None
-        raise DatabaseUrlInvalid(
-            "the database URL cannot be read; expected postgresql://user:password@host:port/database, "
-            "with % and other special characters written as %25 and so on"
-        ) from None
+        raise _unreadable() from None
+    if "@" in _behind_password(url):
+        raise _unreadable()
     return url
+
+
+def _unreadable() -> DatabaseUrlInvalid:
+    return DatabaseUrlInvalid(
+        "the database URL cannot be read; expected postgresql://user:password@host:port/database, "
+        "with % and other special characters written as %25 and so on"
+    )
+
+
+def _behind_password(url: str) -> str:
+    """What libpq takes for hosts, ports and database. A @ in it ends a password with an @ or a / that is not escaped:
+    what comes before is part of the password.
+    """
+    rest = url.partition("://")[2]
+    if found := re.match("[^/@]*@", rest):
+        rest = rest[found.end() :]
+    return rest.partition("?")[0]
 
 
 def place(url: str) -> str:

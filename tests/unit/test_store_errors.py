@@ -76,6 +76,22 @@ def test_a_wrong_url_is_not_repeated(url: str) -> None:
 
 
 @pytest.mark.rule("S8")
+@pytest.mark.parametrize("character", list("@/%"))
+def test_a_password_that_is_not_escaped_is_no_host(character: str) -> None:
+    for password in (f"sec{character}ret", f"12{character}ret", f"{character}{character}ret@sec"):
+        with pytest.raises(DatabaseUrlInvalid, match="other special characters written as %25") as caught:
+            check_url(f"postgresql://u:{password}@db.example:6432/shop")
+        assert "sec" not in str(caught.value)
+        assert "ret" not in str(caught.value)
+
+
+@pytest.mark.rule("S8")
+@pytest.mark.parametrize("password", ["sec#ret", "sec?ret", "sec:ret", "sec&host=x", "sec%40ret", "sec%2Fret%3F"])
+def test_other_characters_stay_in_the_password(password: str) -> None:
+    assert place(f"postgresql://u:{password}@db.example:6432/shop") == "db.example:6432/shop"
+
+
+@pytest.mark.rule("S8")
 def test_a_place_has_no_password() -> None:
     assert place("postgresql://u:secret@db.example:6432/shop") == "db.example:6432/shop"
     assert place("postgresql://u@/shop?host=/run/x") == "/run/x:5432/shop"

@@ -19,6 +19,19 @@ from store.tables import consumer_group, entry, heartbeat, instance, txn
 _LATE = timedelta(minutes=1)
 
 
+#: A batch takes some milliseconds.
+_LONG_SECONDS = 5
+_HELD_UP = text(
+    """with late as (select pid, query_start from pg_stat_activity
+                      where datname = current_database() and application_name like 'coordinator batch %'
+                        and state = 'active' and query_start < clock_timestamp() - make_interval(secs => :seconds))
+       select (select extract(epoch from clock_timestamp() - min(query_start)) from late) as seconds,
+              (select string_agg(distinct format('process %s (%s)', b.pid, b.application_name), ', ')
+                 from late, unnest(pg_blocking_pids(late.pid)) blocker join pg_stat_activity b on b.pid = blocker)
+              as by"""
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Health:
     """What was seen."""
@@ -36,6 +49,11 @@ class Health:
     overdue: int
     #: entries whose group does not exist: they are never delivered
     orphans: int
+    #: how long a batch of the service has waited for others' locks; None: none does for longer than some seconds, or
+    #: the role may not see it
+    commit_waits_seconds: float | None
+    #: the sessions that hold it up, by process and application
+    held_up_by: str | None
     #: free space on the disk of a server on this machine, in percent; None: it runs elsewhere, or does not tell
     free_percent: int | None
     #: the same in octets
@@ -46,6 +64,8 @@ def look(connection: Connection) -> Health:
     """:raises SchemaMismatch: no store of this version is there."""
     migrations.check(connection)
     with boundary():
+        held_up = connection.execute(_HELD_UP, {"seconds": _LONG_SECONDS}).one()
+        connection.rollback()
         alive = instance.c.ended_at.is_(None)
         silent = heartbeat.c.beaten_at < func.now() - timedelta(seconds=STALE_SECONDS)
         instances = connection.execute(
@@ -85,6 +105,8 @@ def look(connection: Connection) -> Health:
         oldest_undecided_seconds=None if undecided.age is None else float(undecided.age),
         overdue=undecided.overdue,
         orphans=int(orphans or 0),
+        commit_waits_seconds=None if held_up.seconds is None else float(held_up.seconds),
+        held_up_by=held_up.by,
         free_percent=free * 100 // total if free is not None and total else None,
         free_bytes=free,
     )
@@ -103,6 +125,9 @@ def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
         lines.append(f"{found.instances_silent} instances are silent and were not given up")
     if found.overdue:
         lines.append(f"{found.overdue} transactions are undecided past their limit")
+    if found.commit_waits_seconds is not None:
+        by = f"; held up by {found.held_up_by}" if found.held_up_by else ""
+        lines.append(f"a batch of the service waits for {found.commit_waits_seconds:.0f} s, and clients with it{by}")
     if found.orphans:
         lines.append(f"{found.orphans} entries belong to no consumer group: they are never delivered")
     if found.free_percent is not None and found.free_percent < fewest_free:

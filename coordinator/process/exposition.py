@@ -183,8 +183,12 @@ def _buckets(ends: Sequence[float], counts: Sequence[float]) -> list[tuple[str, 
 
 
 def _of_workers(workers: Workers) -> Iterator[Metric]:
-    for name, text in (("connections", "Connections of clients."), ("links", "Links of clients.")):
-        values = [((str(worker),), count) for worker, count in sorted(workers.now(name).items())]
+    for figure, name, text in (
+        ("connections", "connections", "Connections of clients."),
+        ("links", "links", "Links of clients."),
+        ("commit_waits", "commit_waits_seconds", "How long the batch under way has waited for the store; 0: none is."),
+    ):
+        values = [((str(worker),), count) for worker, count in sorted(workers.now(figure).items())]
         yield _gauge(name, text, values, "worker")
     counted = workers.counted()
     batches = HistogramMetricFamily("coordinator_batch_rows", "Batches that were committed, by their rows.")

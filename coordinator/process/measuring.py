@@ -27,7 +27,7 @@ from coordinator.process import certificates, doors
 from coordinator.process.exposition import registry
 from coordinator.process.secret_files import FileInvalid
 from coordinator.process.supervising import Supervising
-from coordinator.process.telling import Workers
+from coordinator.process.telling import LONG_SECONDS, Workers
 from coordinator.settings import Settings
 from store.looking import Looks, Seen
 
@@ -135,6 +135,9 @@ class Measuring:
             lines.append("instances: none is alive")
         if state.days_ahead < _FEWEST_DAYS:
             lines.append(f"days: {state.days_ahead} made ahead, {_FEWEST_DAYS} needed")
+        for worker, seconds in sorted(self.workers.now("commit_waits").items()):
+            if seconds > LONG_SECONDS:
+                lines.append(f"store: worker {worker} waits for a commit, for {seconds:.0f} s")
         return lines
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import structlog
+
 from store.histogram import BATCH_ROWS, COMMIT_SECONDS
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 #: between two times that a worker tells
 TELL_SECONDS = 2.0
+#: A batch that the store has not committed for so long is in the log, and the service is not ready.
+LONG_SECONDS = 10.0
+
+log = structlog.get_logger(__name__)
 
 
 class _Reactor(Protocol):
@@ -38,15 +44,19 @@ class Telling:
         self._reactor = reactor
         self._service = service
         self._supervising = supervising
+        self._stands = False
         self._turn()
 
     def _turn(self) -> None:
         self._reactor.call_later(TELL_SECONDS, self._turn)
         commit, checks = self._service.commit, self._service.checks
+        waits = commit.waits_seconds
+        self._look(waits)
         self._supervising.offer(
             figures={
                 "connections": len(self._reactor.connections),
                 "links": len(self._reactor.links),
+                "commit_waits": waits,
                 "rows": commit.sizes.counts,
                 "rows_total": commit.sizes.total,
                 "seconds": commit.times.counts,
@@ -54,6 +64,14 @@ class Telling:
                 "checks": [checks.sent, checks.answered, checks.unanswered],
             }
         )
+
+    def _look(self, waits: float) -> None:
+        if waits > LONG_SECONDS and not self._stands:
+            text = "coordinator check says which session holds it up"
+            log.error("the store does not commit: clients wait", seconds=round(waits), hint=text)
+        elif self._stands and waits <= LONG_SECONDS:
+            log.warning("the store commits again")
+        self._stands = waits > LONG_SECONDS
 
 
 @dataclass
@@ -96,7 +114,7 @@ class Workers:
         self._told = ended, {**last, worker: (pid, figures)}
 
     def now(self, name: str) -> dict[int, float]:
-        """``connections`` or ``links``, by worker."""
+        """``connections``, ``links`` or ``commit_waits``, by worker."""
         _, last = self._told
         return {worker: float(figures[name]) for worker, (_, figures) in last.items()}
 

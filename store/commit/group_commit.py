@@ -118,6 +118,11 @@ class GroupCommit:
         return self._under_way is None and not waits
 
     @property
+    def waits_seconds(self) -> float:
+        """How long the batch under way has waited for its answer; 0: there is none."""
+        return 0.0 if self._under_way is None else time.monotonic() - self._under_way.begun
+
+    @property
     def congested(self) -> bool:
         """More waits than two batches hold: grant no more credit."""
         return self._waiting.count > self._limits.messages or self.overfull

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -17,11 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.settings import Settings
 from store.migrations import HEAD
-from tests.fix_command import alive
+from tests.fix_command import Command, alive
 from tests.fix_postgres import signal_server
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, BeginAt
-from tests.wire.frames import Accepted, Rejected, Released
+from tests.held_store import nothing_is_decided
+from tests.wire.frames import Accepted, Discharge, Rejected, Released
 from tests.wire.messages import APPLICATION_PROPERTIES, data, section
 from tests.wire.queues import dead_letters, post
 from tests.wire.types import Symbol, UInt
@@ -225,6 +227,31 @@ def test_a_store_that_is_away(service: Service) -> None:
     finally:
         signal_server(int(started[-1]["pid"]), signal.SIGCONT)
     _until(lambda: _ready(service) == 200)
+
+
+def test_a_store_that_does_not_commit(service: Service, begin_at: BeginAt, address: str, command: Command) -> None:
+    """The store answers, and others hold a lock."""
+    session = begin_at(service)
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    sender.outcome(data(b"x"), txn=txn)
+    _until(lambda: _ready(service) == 200)
+    with nothing_is_decided(service):
+        asked = control.request(Discharge(txn_id=txn, fail=False))
+        _until(lambda: _ready(service) == 503)
+        status, line = _get(service, "/readyz")
+        assert (status, line.startswith("store: worker 0 waits for a commit, for ")) == (503, True)
+        assert _told(service, "commit_waits_seconds", worker="0") > 10
+        assert _told(service, "store_up") == 1
+        service.wait_for(lambda line: line.get("event") == "the store does not commit: clients wait")
+        checked = command("check", "--data-dir", str(service.data_dir), "--fewest-free", "0")
+        assert checked.returncode == 1
+        assert re.search(r"wrong: a batch of the service waits for \d+ s.*held up by process \d+ \(", checked.stdout)
+    assert control.answer_to(asked).state == Accepted()
+    _until(lambda: _ready(service) == 200)
+    service.wait_for(lambda line: line.get("event") == "the store commits again")
+    assert _told(service, "commit_waits_seconds", worker="0") == 0
+    assert command("check", "--data-dir", str(service.data_dir), "--fewest-free", "0").returncode == 0
 
 
 def test_what_is_wanting_is_said(service: Service, ask: Ask) -> None:

@@ -33,6 +33,8 @@ _SMALLEST_FRAME = 512
 _SECOND = 1
 _DISPOSITIONS: Key = (None, None)
 _TXN_ID = "txn-id"
+#: link-credit is a uint, which the engine counts in a signed one
+MOST_CREDIT = (1 << 31) - 1
 _IDS = 1 << 32
 #: a channel that carries a session carries the connection's own frames, too
 _ALWAYS = (OPEN, END, CLOSE)
@@ -265,7 +267,7 @@ class Channels:
                 "messages are not acquired in a transaction (part 4, section 4.4.3): expected a flow without a txn-id"
             )
             return Before(self._refuse, end, Refusal(Condition.NOT_IMPLEMENTED, text))
-        end.limit = (found.number(5) or 0) + (found.number(6) or 0)
+        end.limit = (found.number(5) or 0) + min(found.number(6) or 0, MOST_CREDIT)
         drains = found.value(8) is True and not end.sends
         return partial(self._echo, number, end, drains) if asked or drains else None
 

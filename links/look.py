@@ -13,8 +13,8 @@ import structlog
 from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
 from links import channels, descriptors, engine, frames, performatives
-from links.channels import Before, Broken, Channels
-from links.performatives import ATTACH, CLOSE, FLOW, OPEN
+from links.channels import MOST_CREDIT, Before, Broken, Channels
+from links.performatives import ATTACH, CLOSE, FLOW, OPEN, Performative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,8 +221,8 @@ class Look:
             act = self._opened
         if found.code == CLOSE:
             act = self._stop
-        if found.code == FLOW and not found.has(0):
-            frame = found.rewritten(_FROM_THE_FIRST)
+        if found.code == FLOW:
+            frame = _as_the_engine_takes_it(found)
         if isinstance(act, Before):
             return (at, b"", at + size, partial(self._before, act, frame)) if frame else (at, b"", at, act)
         if frame:
@@ -249,6 +249,14 @@ class Look:
         elif not self._connection.closing:
             log.info("connection refused", peer=self._connection.peer, description=refusal.description)
             self._connection.force_close(refusal.condition, refusal.description)
+
+
+def _as_the_engine_takes_it(flow: Performative) -> bytes:
+    """The flow in other words; empty where its own will do. More credit than the engine counts is the most it does."""
+    changes = {} if flow.has(0) else _FROM_THE_FIRST
+    if (flow.number(6) or 0) > MOST_CREDIT:
+        changes = {**changes, 6: encode_uint(MOST_CREDIT)}
+    return flow.rewritten(changes) if changes else b""
 
 
 def _nothing() -> None:

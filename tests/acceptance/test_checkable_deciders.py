@@ -4,6 +4,7 @@ H7, H13, H15, H20).
 
 from __future__ import annotations
 
+import re
 import time
 
 import psycopg
@@ -163,6 +164,25 @@ def test_a_question_by_another_group_decides_nothing(begin: Begin, address: str,
     accept(sender, b"2", txn)
     control.commit(txn)
     assert other.receiver(address).bodies() == [b"1", b"2"]
+
+
+@pytest.mark.rule("T11")
+@pytest.mark.parametrize(
+    ("reason", "by"),
+    [("instance-lost", ""), ("application", " by an application, in SQL"), ("shut", " by an operator")],
+    [("instance-lost", ""), ("application", " by an application, in SQL"), ("shut", " by an operator")],
+)
+def test_who_has_decided_is_told(begin: Begin, ask: Ask, reason: str, by: str) -> None:
+    txn = begin().control().declare()
+    ask(
+        "insert into coordinator.op (id, decision, reason, posted) "
+        "values (encode(%s, 'hex')::uuid, 'rollback', %s, 1) returning 1",
+        txn,
+        reason,
+    )
+    told = begin().control().discharge(txn)
+    assert condition(told) == "amqp:transaction:rollback"
+    assert re.fullmatch(rf"the transaction was rolled back at 20\S+Z{by}: {reason}", told.error.description)
 
 
 @pytest.mark.rule("H5", "T11")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.fix_wire import Begin
@@ -160,3 +162,19 @@ def test_of_a_session_without_drain(begin: Begin) -> None:
     session = begin()
     session.flow(drain=False, echo=True)
     assert of_session(session).handle is None
+
+
+@pytest.mark.rule("P5")
+@pytest.mark.parametrize("credit", [2**31 - 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("source", [{}, {"distribution_mode": "copy"}], ids=["consumer", "browser"])
+def test_as_much_credit_as_can_be_given(begin: Begin, address: str, credit: int, source: dict[str, Any]) -> None:
+    """It is a uint (part 2, section 2.7.4); the engine counts in a signed one."""
+    session = begin()
+    sender, receiver = session.sender(address), session.receiver(Source(address=address, **source))
+    assert sender.outcome(data(b"1")) == Accepted()
+    receiver.credit(credit)
+    assert receiver.take().body == b"1"
+    assert sender.outcome(data(b"2")) == Accepted()
+    assert receiver.take().body == b"2"
+    session.flow(handle=receiver.handle, delivery_count=2, link_credit=credit, echo=True)
+    assert said(receiver).link_credit == min(credit, 2**31 - 1)

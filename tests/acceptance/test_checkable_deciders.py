@@ -170,7 +170,6 @@ def test_a_question_by_another_group_decides_nothing(begin: Begin, address: str,
 @pytest.mark.parametrize(
     ("reason", "by"),
     [("instance-lost", ""), ("application", " by an application, in SQL"), ("shut", " by an operator")],
-    [("instance-lost", ""), ("application", " by an application, in SQL"), ("shut", " by an operator")],
 )
 def test_who_has_decided_is_told(begin: Begin, ask: Ask, reason: str, by: str) -> None:
     txn = begin().control().declare()

@@ -153,6 +153,20 @@ HISTORIES: dict[str, list[Step]] = {
         AttachReceiver(4, 0, 0),
         Take(4, 1),
     ],
+    # T29, H5: else a checker commits it without the retirement
+    "a second undecided transaction that is checkable rolls back": [
+        *_ONE_HELD,
+        AttachControl(3, 0, group=0),
+        Declare(3, 1),
+        Post(1, 2, txn=1),
+        Settle(),
+        Retire(2, 0, 0, Outcome.RELEASED, txn=1, settled=False),
+        Settle(),
+        Check(0, commit=True),
+        Discharge(0, 0),
+        Settle(),
+        Take(2, 1),
+    ],
     # T29
     "the later outcome in one transaction holds": [
         *_ONE_TAKEN,

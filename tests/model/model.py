@@ -686,6 +686,7 @@ class Model:
                 self._detach(each.receiver, self._unknown(step.txn))
             return
         if each.txn is not None and each.txn is not txn:  # T29
+            txn.state = "rollback-only"
             self._detach(txn.control, ROLLBACK)
             return
         if each.txn is None:

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
+from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from store.errors import StoreError, StoreUnavailable, boundary
+from store.errors import NoAnswer, StoreError, StoreUnavailable, boundary
 from store.libpq import KEEPALIVE
 
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
@@ -80,10 +81,53 @@ class Patience:
     connect_seconds: int = 10
     statement_seconds: float = 0.0
     lock_seconds: float = 0.0
+    #: between two statements of a transaction; None: as ``statement_seconds``
+    idle_seconds: float | None = None
+    #: without an answer for so long the connection is given up, but where statements have no limit only if the server
+    #: takes no new connection either; 0: never
+    answer_seconds: float = 0.0
 
 
-#: For commands of the command line: a list or a deletion may take as long as it needs.
+#: For commands whose work takes as long as it takes.
 ENDLESS = Patience()
+#: For commands whose work is a moment's: they end where another session, or a server that was stopped, holds them up.
+BRIEF = Patience(statement_seconds=25.0, lock_seconds=10.0, idle_seconds=0.0, answer_seconds=30.0)
+#: For commands that count all that waits, which is much in a large store.
+COUNTING = Patience(lock_seconds=10.0, answer_seconds=15.0)
+
+
+class _Connection(psycopg.Connection[tuple[object, ...]]):
+    """One that gives up a server which does not answer. Limits of the server do not help where it is stopped, nor do
+    those of the kernel, which acknowledges for it.
+    """
+
+    given = ""
+    patience = ENDLESS
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        """:raises NoAnswer: the connection is closed."""
+        limit = self.patience.answer_seconds
+        if timeout is not None or not limit:
+            return super().wait(gen, interval, timeout)
+        waited = 0.0
+        while True:
+            try:
+                return super().wait(gen, interval, limit)
+            except psycopg.errors._WaitTimeout:
+                waited += limit
+                if self.patience.statement_seconds or not self._takes_another():
+                    self.close()
+                    done = "a change that it was asked for may still be done"
+                    raise NoAnswer(f"the server has not answered for {waited:g} s; {done}") from None
+
+    def _takes_another(self) -> bool:
+        try:
+            psycopg.connect(self.given, connect_timeout=self.patience.connect_seconds).close()
+        except psycopg.errors.ConnectionTimeout:
+            return False
+        except psycopg.Error:  # an answer, too
+            pass
+        return True
 
 
 def engine(url: str, *, application_name: str = "coordinator", patience: Patience = ENDLESS) -> Engine:
@@ -99,12 +143,15 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
             "connect_timeout": seconds,
         }
         given = make_conninfo(url, **ours, **KEEPALIVE)
-        connection = psycopg.connect(given)
+        connection = _Connection.connect(given)
+        connection.given, connection.patience = given, patience
         # Set also where there is no limit: a role or a database may have limits of its own.
-        limits = {"statement": f"{patience.statement_seconds:g}s", "lock": f"{patience.lock_seconds:g}s"}
+        idle = patience.statement_seconds if patience.idle_seconds is None else patience.idle_seconds
+        seconds_of = {"statement": patience.statement_seconds, "lock": patience.lock_seconds, "idle": idle}
+        limits = {name: f"{each:g}s" for name, each in seconds_of.items()}
         connection.execute(
             "select set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(lock)s, false),"
-            " set_config('idle_in_transaction_session_timeout', %(statement)s, false),"
+            " set_config('idle_in_transaction_session_timeout', %(idle)s, false),"
             # a server that is too old for us may not have it
             " case when current_setting('idle_session_timeout', true) is not null"
             " then set_config('idle_session_timeout', '0', false) end",

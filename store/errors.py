@@ -126,6 +126,10 @@ class StoreFault(StoreError):
     """An unexpected error."""
 
 
+class NoAnswer(psycopg.OperationalError):
+    """What the driver reports where this process has waited long enough for the server."""
+
+
 #: ``op_pkey``, and the name of the same key in a partition: ``op_20260131_pkey``.
 _OP_KEY = re.compile(r"op_(?:\w+_)?pkey")
 _ADDRESS_NAME_KEY = "address_name_key"
@@ -157,8 +161,8 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "25006": (StoreUnavailable, "the database is read-only: a standby"),
     "40001": (Contended, "undone: serialization failure"),
     "40P01": (Contended, "undone: deadlock"),
-    "55P03": (Locked, "a lock could not be taken in time"),
-    "57014": (Contended, "undone: the statement was cancelled"),
+    "55P03": (Locked, "another session holds a lock for too long"),
+    "57014": (Contended, "undone: the statement was cancelled, or took longer than it may"),
 }
 _CLASSES: dict[str, tuple[type[StoreError], str]] = {
     "08": (StoreUnavailable, "the connection to the database is lost"),
@@ -207,6 +211,8 @@ def translate(error: BaseException) -> StoreError:
 
 def _without_sqlstate(error: psycopg.Error) -> StoreError:
     """An error of libpq or psycopg, not an answer of the server."""
+    if isinstance(error, NoAnswer):
+        return StoreUnavailable(str(error))
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return StoreUnavailable("no answer in time")
     if isinstance(error, psycopg.OperationalError):

@@ -249,7 +249,7 @@ def list_(
     """List the addresses with their messages counted."""
     from store import addresses
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, work="counting") as connection:
         lines = [asdict(line) for line in addresses.all_addresses(connection)]
     for line in lines:
         line.update(line.pop("counts"))
@@ -268,7 +268,7 @@ def show(
     from coordinator.address.addresses import shown
     from store import addresses
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, work="counting") as connection:
         found = addresses.one_address(connection, name)
     if found is None:
         fail(f"there is no address {shown(name)}")
@@ -310,7 +310,7 @@ def remove(
     from store import removal
     from store.errors import Locked
 
-    with store(config, database_url, data_dir, reason) as connection:
+    with store(config, database_url, data_dir, reason, work="long") as connection:
         try:
             done = removal.remove(connection, name, force=force)
         except Locked:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 from uuid import UUID
 
 import typer
@@ -42,6 +42,10 @@ Reason = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Why; kept in the audit (coordinator audit shows it).")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+#: What a command does in the store, by which it is told for how long it waits there: a moment's work, counting all that
+#: waits, or work that takes as long as it takes.
+Work = Literal["brief", "counting", "long"]
 
 #: characters of a value in a table; `--json` has all
 _WIDEST_CELL = 100
@@ -109,18 +113,25 @@ def actor(reason: str | None) -> Actor:
 
 @contextmanager
 def store(
-    config: Path | None, database_url: str | None, data_dir: Path | None, reason: str | None = None
+    config: Path | None,
+    database_url: str | None,
+    data_dir: Path | None,
+    reason: str | None = None,
+    *,
+    work: Work = "brief",
 ) -> Iterator[Connection]:
     """A connection to the store, its schema checked; an error in the block ends the command. ``reason``: of what is
     decided, for the audit.
     """
     person = actor(reason)
     from store import audit, migrations
-    from store.database import connected
+    from store.database import BRIEF, COUNTING, ENDLESS, connected
     from store.errors import StoreError
 
+    patience = {"brief": BRIEF, "counting": COUNTING, "long": ENDLESS}[work]
     try:
-        with connected(database(config, database_url, data_dir), application_name="coordinator command") as connection:
+        url = database(config, database_url, data_dir)
+        with connected(url, application_name="coordinator command", patience=patience) as connection:
             migrations.check(connection)
             audit.act_as(connection, person)
             yield connection

@@ -27,7 +27,7 @@ def _archive(config: Path | None, database_url: str | None, data_dir: Path | Non
     from store.archive.copies import ArchiveUnusable
 
     try:
-        with store(config, database_url, data_dir) as connection:
+        with store(config, database_url, data_dir, work="long") as connection:
             yield connection
     except ArchiveUnusable as error:
         fail(str(error), 2)

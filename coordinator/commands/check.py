@@ -37,12 +37,13 @@ def check(
     from dataclasses import asdict
 
     from store import health
-    from store.database import connected
+    from store.database import BRIEF, connected
     from store.errors import StoreError
 
     try:
         least_bytes = settings(config).limits.disk_free_bytes
-        with connected(database(config, database_url, data_dir), application_name="coordinator command") as connection:
+        url = database(config, database_url, data_dir)
+        with connected(url, application_name="coordinator command", patience=BRIEF) as connection:
             found = health.look(connection)
     except typer.Exit:
         raise typer.Exit(2) from None

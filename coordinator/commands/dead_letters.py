@@ -48,7 +48,7 @@ def list_(
     """List the addresses of dead letters, with how many they have."""
     from store import dead_letters
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, work="counting") as connection:
         lines = [asdict(box) for box in dead_letters.boxes(connection)]
     print_rows(lines, ("name", "letters", "oldest"), as_json=as_json)
 
@@ -74,7 +74,7 @@ def export(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = Non
     """Write dead letters to the standard output, a line of JSON each; "message" is the whole AMQP message in base64."""
     from store import dead_letters
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, work="long") as connection:
         group, box = _group(connection, name)
         for stored in _all(connection, group):
             message = dead_letters.message(connection, stored.half_id)
@@ -113,7 +113,7 @@ def replay(
             check_name(to)
     except AddressInvalid as error:
         fail(f"--to: {error}", 2)
-    with store(config, database_url, data_dir, reason) as connection:
+    with store(config, database_url, data_dir, reason, work="long") as connection:
         group, box = _group(connection, name)
         goals = _Goals(connection, box, to)
         done = dead_letters.replay(connection, group, ids or None, goals.decide)

@@ -73,7 +73,7 @@ def show(
     """Show the findings of a run, in the order of its report."""
     from store import runs
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, work="long") as connection:
         found = islice(runs.findings(connection, the_run(connection, run), kinds=kind or ()), limit)
         if as_json:
             for each in found:

@@ -18,6 +18,7 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
+    Work,
     fail,
     print_json,
     print_pairs,
@@ -102,7 +103,11 @@ def history(
     if since is None and until is not None:
         fail("--until: give --since, too; together they say where to look for a client's message-id", 2)
     look = _look_for(what, since, until, limit)
-    with store(config, database_url, data_dir) as connection, _root(connection, archive, no_archive) as root:
+    work: Work = "brief" if since is None else "long"
+    with (
+        store(config, database_url, data_dir, work=work) as connection,
+        _root(connection, archive, no_archive) as root,
+    ):
         found = look(connection, root)
     if as_json:
         print_json([line.plain() for line in found] if since is not None else found[0].plain())

@@ -20,7 +20,7 @@ def purge(
     from coordinator.address.addresses import shown
     from store.purge import purge as purge_store
 
-    with store(config, database_url, data_dir, reason) as connection:
+    with store(config, database_url, data_dir, reason, work="long") as connection:
         done = purge_store(connection, address)
     if done is None:
         fail(f"there is no address {shown(address)}")

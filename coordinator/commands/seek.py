@@ -69,7 +69,7 @@ def seek(
         fail("give one of --to, --back-to and --forth-to", 2)
     ((option, place),) = given
     kept = timedelta(hours=settings(config).retention.hours)
-    with store(config, database_url, data_dir, reason) as connection:
+    with store(config, database_url, data_dir, reason, work="long") as connection:
         moved = places.group(connection, find(connection, name)[1])
         to_id = _place(connection, moved, place, option=option)
         if option != "--forth-to":

@@ -33,7 +33,7 @@ def groups(
     from coordinator.address.addresses import shown
     from store import addresses
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, work="counting") as connection:
         if address is not None and addresses.kind_of(connection, address) is None:
             fail(f"there is no address {shown(address)}")
         lines = [asdict(group) for group in addresses.all_groups(connection, address)]
@@ -66,7 +66,7 @@ def stats(
     """Print the store in figures: instances, addresses, messages by state, undecided transactions, what is kept."""
     from store import stats as figures
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, work="counting") as connection:
         found = asdict(figures.look(connection))
     found.update(found.pop("counts"))
     if as_json:

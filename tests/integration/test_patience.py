@@ -1,0 +1,85 @@
+"""Commands do not wait for ever where another session, or a server that was stopped, holds them up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from uuid import uuid4
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from store.database import BRIEF, COUNTING, Patience, connected
+from store.embedded.server import EmbeddedServer
+from store.errors import Contended, StoreUnavailable
+from tests.fix_command import Command
+from tests.fix_postgres import signal_server
+from tests.fix_proxy import Proxy
+
+_TABLES = "coordinator.op, coordinator.address, coordinator.half, coordinator.txn, coordinator.entry"
+_COMMANDS = {
+    "check": 2,
+    f"outcome {uuid4()}": 1,
+    f"history {uuid4()}": 1,
+    "transactions": 1,
+    "stats": 1,
+    "groups": 1,
+    "address list": 1,
+    "address add orders": 1,
+    f"resolve {uuid4()} --rollback --reason late": 1,
+}
+
+
+def test_a_lock_of_another_session_ends_a_command(command: Command, database_url: str) -> None:
+    with psycopg.connect(database_url) as other, ThreadPoolExecutor(len(_COMMANDS)) as threads:
+        other.execute(f"lock table {_TABLES} in access exclusive mode".encode())
+        asked = {each: threads.submit(command, *each.split(), "--database-url", database_url) for each in _COMMANDS}
+        ended = {each: done.result() for each, done in asked.items()}
+    for each, status in _COMMANDS.items():
+        assert ended[each].returncode == status, (each, ended[each].stderr)
+        (line,) = ended[each].stderr.splitlines()
+        assert line.startswith("error: ")
+        assert "another" in line, (each, line)
+
+
+def _sleep(url: str, patience: Patience, seconds: float = 600.0, begun: Callable[[], None] = lambda: None) -> None:
+    with connected(url, patience=patience) as connection:
+        begun()
+        connection.execute(text("select pg_sleep(:seconds)"), {"seconds": seconds})
+
+
+def test_a_connection_that_passes_nothing_on_is_given_up(proxy: Proxy) -> None:
+    with pytest.raises(StoreUnavailable, match=r"has not answered for 0\.2 s"):
+        _sleep(proxy.url, replace(BRIEF, answer_seconds=0.2), begun=proxy.freeze)
+
+
+def test_a_server_that_was_stopped_is_given_up(own_server: tuple[EmbeddedServer, str]) -> None:
+    server, url = own_server
+    assert server.pid is not None
+    impatient = replace(COUNTING, answer_seconds=0.2, connect_seconds=2)
+    try:
+        with pytest.raises(StoreUnavailable, match="has not answered for"):
+            _sleep(url, impatient, begun=lambda: signal_server(server.pid or 0, signal.SIGSTOP))
+    finally:
+        signal_server(server.pid, signal.SIGCONT)
+
+
+def test_what_counts_may_take_longer_while_the_server_lives(database_url: str) -> None:
+    _sleep(database_url, replace(COUNTING, answer_seconds=0.1), seconds=0.5)
+
+
+def test_a_statement_that_takes_too_long_is_ended(database_url: str) -> None:
+    with pytest.raises(Contended, match="took longer than it may"):
+        _sleep(database_url, replace(BRIEF, statement_seconds=0.2))
+
+
+def test_a_pause_between_statements_is_no_fault(database_url: str) -> None:
+    """The archive is read meanwhile."""
+    with connected(database_url, patience=replace(BRIEF, statement_seconds=0.2)) as connection:
+        connection.execute(text("select 1"))
+        threading.Event().wait(0.5)
+        assert connection.scalar(text("select 1")) == 1

@@ -71,8 +71,10 @@ def settings(config: Path | None, **flags: object) -> Settings:
         fail(str(error), 2)
 
 
-def database(config: Path | None, database_url: str | None, data_dir: Path | None) -> str:
-    """The URL of the store: of the flag or the settings, else of the embedded server, which must run."""
+def database(config: Path | None, database_url: str | None, data_dir: Path | None, status: int = 1) -> str:
+    """The URL of the store: of the flag or the settings, else of the embedded server, which must run; if it does not,
+    the command ends with ``status``.
+    """
     from store.embedded.errors import EmbeddedError
     from store.embedded.folder import default_data_dir
     from store.embedded.running import running_url
@@ -84,7 +86,7 @@ def database(config: Path | None, database_url: str | None, data_dir: Path | Non
     try:
         return running_url(found.data_dir or default_data_dir())
     except EmbeddedError as error:
-        fail(str(error))
+        fail(str(error), status)
 
 
 def user_name(text: str, kind: str = "user") -> str:
@@ -119,9 +121,10 @@ def store(
     reason: str | None = None,
     *,
     work: Work = "brief",
+    status: int = 1,
 ) -> Iterator[Connection]:
-    """A connection to the store, its schema checked; an error in the block ends the command. ``reason``: of what is
-    decided, for the audit.
+    """A connection to the store, its schema checked; an error of the store ends the command with ``status``.
+    ``reason``: of what is decided, for the audit.
     """
     person = actor(reason)
     from store import audit, migrations
@@ -130,13 +133,13 @@ def store(
 
     patience = {"brief": BRIEF, "counting": COUNTING, "long": ENDLESS}[work]
     try:
-        url = database(config, database_url, data_dir)
+        url = database(config, database_url, data_dir, status)
         with connected(url, application_name="coordinator command", patience=patience) as connection:
             migrations.check(connection)
             audit.act_as(connection, person)
             yield connection
     except StoreError as error:
-        fail(str(error))
+        fail(str(error), status)
 
 
 @contextmanager

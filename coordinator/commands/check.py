@@ -42,11 +42,9 @@ def check(
 
     try:
         least_bytes = settings(config).limits.disk_free_bytes
-        url = database(config, database_url, data_dir)
+        url = database(config, database_url, data_dir, 2)
         with connected(url, application_name="coordinator command", patience=BRIEF) as connection:
             found = health.look(connection)
-    except typer.Exit:
-        raise typer.Exit(2) from None
     except StoreError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None

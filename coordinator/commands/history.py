@@ -96,7 +96,8 @@ def history(
     """Print what became of a transaction, or of a message: its whole life, as far as it is kept. Times are UTC.
 
     What the store has dropped comes from the archive. Exit status: 0 found, 1 nothing is known of it (the line says
-    why), 2 that is no id, or a copy in the archive that may have a part of it is missing or was changed.
+    why), 2 that is no id, the store cannot be asked, or a copy in the archive that may have a part of it is missing or
+    was changed.
     """
     if archive is not None and no_archive:
         fail("--archive, --no-archive: give one of them", 2)
@@ -105,7 +106,7 @@ def history(
     look = _look_for(what, since, until, limit)
     work: Work = "brief" if since is None else "long"
     with (
-        store(config, database_url, data_dir, work=work) as connection,
+        store(config, database_url, data_dir, work=work, status=2) as connection,
         _root(connection, archive, no_archive) as root,
     ):
         found = look(connection, root)

@@ -63,12 +63,15 @@ def outcome(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Print the outcome of a transaction."""
+    """Print the outcome of a transaction.
+
+    Exit status: 0 found, 1 nothing is known of it (the line says why), 2 that is no id, or the store cannot be asked.
+    """
     wanted = read_txn_id(txn_id)
     from store import outcomes, retention
     from store.ids import declared_at
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, status=2) as connection:
         found = outcomes.outcome_of(connection, wanted)
         kept_since = retention.decisions_kept_since(connection)
     if found is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, text
@@ -77,6 +78,19 @@ def test_a_disk_with_less_room_than_posts_need(command: Command, database_url: s
 def test_a_store_that_cannot_be_looked_at(command: Command, empty_database_url: str) -> None:
     assert command("check", "--database-url", empty_database_url).returncode == 2
     assert command("check", "--database-url", "postgresql://nobody@127.0.0.1:1/x").returncode == 2
+
+
+@pytest.mark.rule("H15", "T11")
+@pytest.mark.parametrize("what", ["outcome", "history"])
+def test_a_store_that_cannot_be_asked_is_told_from_one_that_knows_nothing(
+    command: Command, database_url: str, empty_database_url: str, tmp_path: Path, what: str
+) -> None:
+    txn_id = str(uuid4())
+    assert command(what, txn_id, "--database-url", database_url).returncode == 1
+    assert command(what, txn_id, "--database-url", empty_database_url).returncode == 2
+    assert command(what, txn_id, "--database-url", "postgresql://nobody@127.0.0.1:1/x").returncode == 2
+    assert command(what, txn_id, "--data-dir", str(tmp_path)).returncode == 2
+    assert command("check", "--data-dir", str(tmp_path)).returncode == 2
 
 
 @pytest.mark.rule("H16")

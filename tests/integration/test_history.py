@@ -291,7 +291,7 @@ def test_a_transaction_that_retires_many(lives: Lives, rows: Rows, checkable: bo
 
 def test_a_store_that_is_away(command: Command) -> None:
     done = command("history", "0" * 32, "--database-url", "postgresql://user:secret@127.0.0.1:1/shop")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: database at 127.0.0.1:1/shop: Connection refused\n"
 
 

@@ -23,8 +23,8 @@ from tests.fix_proxy import Proxy
 _TABLES = "coordinator.op, coordinator.address, coordinator.half, coordinator.txn, coordinator.entry"
 _COMMANDS = {
     "check": 2,
-    f"outcome {uuid4()}": 1,
-    f"history {uuid4()}": 1,
+    f"outcome {uuid4()}": 2,
+    f"history {uuid4()}": 2,
     "transactions": 1,
     "stats": 1,
     "groups": 1,

@@ -135,6 +135,7 @@ _OP_KEY = re.compile(r"op_(?:\w+_)?pkey")
 _ADDRESS_NAME_KEY = "address_name_key"
 _USER_KEY = "user_account_pkey"
 
+LACKS_PERMISSION = "42501"
 #: The server, its database or the role may have no more connections.
 NONE_LEFT = "53300"
 
@@ -148,7 +149,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "3D000": (StoreUnavailable, "there is no database of that name"),
     "28P01": (StoreUnavailable, "the database refuses the password"),
     "28000": (StoreUnavailable, "the database refuses the log-in"),
-    "42501": (StoreUnavailable, "the database's role lacks a permission"),
+    LACKS_PERMISSION: (StoreUnavailable, "the database's role lacks a permission"),
     "3F000": (SchemaMismatch, "the schema coordinator is not there; run: coordinator migrate"),
     "42P01": (SchemaMismatch, "a table is not there; run: coordinator migrate"),
     "42703": (SchemaMismatch, "a column is not there; run: coordinator migrate"),

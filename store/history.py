@@ -17,7 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, func, select, text
 
 from store.archive.reading import FRONT_OCTETS
-from store.errors import boundary
+from store.errors import LACKS_PERMISSION, StoreUnavailable, boundary
 from store.ids import ADMINISTRATION, TxnIds, declared_at, id_at
 from store.tables import SCHEMA, op, store_identity, txn, user_account
 from store.traces import SLACK, Step, archived_steps, rings, steps
@@ -72,11 +72,19 @@ def begin(connection: Connection) -> datetime:
     return now
 
 
-def genuine(connection: Connection, txn_id: UUID) -> bool:
-    """Whether this store has made ``txn_id``, for a client without a login or one of the users that there are."""
-    with boundary():
-        secret = connection.execute(select(store_identity.c.secret)).scalar_one()
-        users = connection.scalars(select(user_account.c.name)).all()
+def genuine(connection: Connection, txn_id: UUID) -> bool | None:
+    """Whether this store has made ``txn_id``, for a client without a login or one of the users that there are. None:
+    the database's role may not look, as one that only reads; what follows is read as of another moment.
+    """
+    try:
+        with boundary():
+            secret = connection.execute(select(store_identity.c.secret)).scalar_one()
+            users = connection.scalars(select(user_account.c.name)).all()
+    except StoreUnavailable as error:
+        if error.sqlstate != LACKS_PERMISSION:
+            raise
+        connection.rollback()
+        return None
     ids = TxnIds(0, bytes(secret))
     return any(ids.genuine(txn_id.bytes, user) for user in (None, *users))
 

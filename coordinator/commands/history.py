@@ -166,13 +166,17 @@ def _why_unknown(connection: Connection, root: Path | None, txn_id: UUID) -> str
     from store import retention
     from store.ids import declared_at
 
-    if not known.genuine(connection, txn_id):
+    genuine = known.genuine(connection, txn_id)
+    if genuine is False:
         return "is not known: its id was not made by this store, or for a user that was removed"
     at, kept_since = declared_at(txn_id.bytes), retention.decisions_kept_since(connection)
     declared = said(at)
     if kept_since is not None and declared < said(kept_since):
         why = f"it was declared at {declared}, and decisions are kept since {said(kept_since)}"
-        return f"is not known any more: {why}{_archived(connection, root, 'op', at)}"
+        known_once = "" if genuine else ", if it ever was"
+        return f"is not known any more{known_once}: {why}{_archived(connection, root, 'op', at)}"
+    if genuine is None:
+        return "is not known; this role of the database may not look whether its id was made by this store"
     return (
         f"was declared here at {declared}, and nothing else is known of it: it did no work, "
         "or is undecided and younger than a moment"

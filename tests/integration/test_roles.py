@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -199,6 +200,22 @@ def test_make_day_looks_in_no_schema_of_its_caller(granted: Granted, service: Se
 
 def _run(url: str, *arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"COORDINATOR_DATABASE_URL": url})
+
+
+@pytest.mark.rule("H15")
+def test_what_a_reader_does_not_know_may_be_of_another_store(database: Connection, database_url: str) -> None:
+    role = f"test_{secrets.token_hex(4)}"
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
+        roles.grant(database, roles.READER, role)
+        as_reader = f"{database_url}{'&' if '?' in database_url else '?'}options=-c%20role%3D{role}"
+        done = _run(as_reader, "history", str(uuid4()))
+        assert done.exit_code == 1
+        assert "may not look whether its id was made by this store" in done.stderr
+        owner.execute("insert into coordinator.retention (table_name, kept_from) values ('op', now())")
+        old = partitions.op_id_at(datetime.now(UTC) - timedelta(days=40))
+        assert "is not known any more, if it ever was: it was declared" in _run(as_reader, "history", str(old)).stderr
+        owner.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
 
 
 def test_the_command_shows_the_sql_and_does_it(database: Connection, database_url: str) -> None:

@@ -31,6 +31,7 @@ from coordinator.commands.tls import app as tls
 from coordinator.commands.transactions import outcome, resolve, resume, transactions
 from coordinator.commands.user import app as user
 from coordinator.commands.watch_outcomes import watch_outcomes
+from coordinator.standard_output import checked
 
 app = typer.Typer(
     name="coordinator",
@@ -102,7 +103,8 @@ app.add_typer(archive, name="archive")
 def main() -> None:
     # or Python looks through all that there is for garbage before it ends: half a second of a reconciliation
     atexit.register(gc.freeze)
-    app(prog_name="coordinator")
+    with checked():
+        app(prog_name="coordinator")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the administrative commands share: how they find the store, print an answer, and fail.
 
-Exit status: 0 done, 1 it could not be done (not found, refused, the database is away), 2 the command itself is wrong.
+Exit status: 0 done, 1 it could not be done (not found, refused, the database is away), 2 the command itself is wrong,
+or its standard output cannot be written.
 """
 
 from __future__ import annotations

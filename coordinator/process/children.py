@@ -184,7 +184,7 @@ def _become(name: str, supervisor: int, run: Callable[[], int], kept: Sequence[s
         _log.critical("process ended by an error", exc_info=True)
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, SystemExit):
                 stream.flush()
         os._exit(status)
 

@@ -5,14 +5,20 @@ The files are Spark's: ``metadata``; for each batch one in ``offsets`` before it
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+#: What flock(2) says where the file system has no locks, as some of other machines.
+_NO_LOCKS: Final = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
 #: What must be free, in octets: some batches' notes.
 _ROOM: Final = 64 << 10
 
@@ -32,13 +38,37 @@ class Checkpoint:
     offset: Mapping[str, Any] | None = None
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A block for which no other process has ``folder``, which is made where it is missing. Of processes of another
+    machine, and where the file system has no locks, that is not known.
+
+    :raises CheckpointUnusable: another has it, or it cannot be made or read.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CheckpointUnusable(f"checkpoint {folder}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointUnusable(f"checkpoint {folder}: another coordinator watch is running on it") from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise CheckpointUnusable(f"checkpoint {folder}: {error.strerror}") from None
+        yield
+    finally:
+        os.close(lock)
+
+
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """What is in ``folder``, which is made where it is missing.
+    """What is in ``folder``.
 
     :raises CheckpointUnusable: it cannot be read or written, or has other files in it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".coordinator-") as probe:
             # a disk that is full takes a file, but nothing in it
             probe.write(bytes(_ROOM))

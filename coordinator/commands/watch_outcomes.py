@@ -60,15 +60,17 @@ def watch_outcomes(
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
         # Spark takes seconds to import: refusals that need none of it come first.
+        from spark.checkpoint import CheckpointUnusable, held
         from store.errors import StoreError
 
         book = _Book(url, checkpoint.absolute())
         try:
-            if anew:
-                book.forget()
-            book.check()
-            _run(book, url, master, memory, every, rows, credentials)
-        except StoreError as error:
+            with held(book.folder):
+                if anew:
+                    book.forget()
+                book.check()
+                _run(book, url, master, memory, every, rows, credentials)
+        except (CheckpointUnusable, StoreError) as error:
             fail(str(error), 2)
 
 
@@ -116,7 +118,7 @@ class _Book:
     def check(self) -> None:
         """See that the store is there, and is the one of the checkpoint; ends the command if it is not."""
         from spark.changes import OtherStore, check_offset
-        from spark.checkpoint import CheckpointUnusable, open_checkpoint
+        from spark.checkpoint import open_checkpoint
         from store import migrations, runs, watched
         from store.database import connected
 
@@ -131,20 +133,15 @@ class _Book:
                 watched.check(connection, found.id, found.ended)
         except OtherStore as error:
             fail(f"checkpoint {self.folder} is not of this store: {error}", 2)
-        except CheckpointUnusable as error:
-            fail(str(error), 2)
 
     def forget(self) -> None:
         """Begin anew; ends the command if the folder has a checkpoint."""
-        from spark.checkpoint import CheckpointUnusable, open_checkpoint
+        from spark.checkpoint import open_checkpoint
         from store import migrations, runs, watched
         from store.database import connected
 
-        try:
-            if open_checkpoint(self.folder).id is not None:
-                fail(f"--anew: checkpoint {self.folder} has been begun; give an empty folder", 2)
-        except CheckpointUnusable as error:
-            fail(str(error), 2)
+        if open_checkpoint(self.folder).id is not None:
+            fail(f"--anew: checkpoint {self.folder} has been begun; give an empty folder", 2)
         with connected(self._url, application_name="coordinator watch of outcomes") as connection:
             migrations.check(connection)
             runs.check_rights(connection, "watch")

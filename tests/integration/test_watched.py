@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from spark.changes import read_sql
+from spark.checkpoint import held
 from store import figures, migrations, runs, watched
 from store.watched import CannotWatch
 from tests.fix_command import Command
@@ -292,6 +293,22 @@ def test_a_store_that_another_checkpoint_counts_is_refused(
         2,
         f"error: --anew: checkpoint {tmp_path}/own has been begun; give an empty folder\n",
     )
+
+
+@pytest.mark.parametrize("anew", [(), ("--anew",)])
+def test_a_second_watch_on_one_checkpoint_is_refused(
+    database: Connection, command: Command, database_url: str, tmp_path: Path, anew: tuple[str, ...]
+) -> None:
+    """At once; and with ``--anew`` it forgets nothing of what the first has counted."""
+    with held(tmp_path):
+        ran = command(
+            "watch", "--checkpoint", str(tmp_path), "--database-url", database_url, *anew, JAVA_HOME="/nonexistent"
+        )
+    said = f"error: checkpoint {tmp_path}: another coordinator watch is running on it\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", said)
+    assert list(tmp_path.iterdir()) == []
+    with held(tmp_path):  # which the first has left
+        pass
 
 
 def test_what_cannot_be_watched_is_said_before_spark_starts(

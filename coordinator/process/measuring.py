@@ -87,7 +87,10 @@ class Measuring:
             self._last = (seen, time.monotonic() + pause)
             if seen.failed != failed:
                 failed = seen.failed
-                _log.warning("metrics are missing", parts=failed, seconds=round(seen.seconds, 1))
+                if failed:
+                    _log.warning("metrics are missing", parts=failed, seconds=round(seen.seconds, 1))
+                else:
+                    _log.info("all metrics are there again")
             if not self._hear_until(time.monotonic() + pause):
                 return
 

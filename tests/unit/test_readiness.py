@@ -6,7 +6,9 @@ import socket
 import time
 
 import pytest
+from structlog.testing import capture_logs
 
+from coordinator.process import measuring
 from coordinator.process.measuring import Measuring
 from coordinator.process.supervising import Supervising
 from coordinator.settings import Settings
@@ -47,10 +49,32 @@ def test_before_the_first_look_it_is_not_ready() -> None:
         assert Measuring("postgresql://", Supervising(ours), [], Settings(), None).seen() is None
 
 
+def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "LOOK_SECONDS", 0.01)
+    ours, theirs = socket.socketpair()
+    looks = [("entries",), ("entries",), ("entries", "undecided"), (), ()]
+    with ours, theirs, capture_logs() as told:
+        of = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
+
+        def look() -> Seen:
+            if len(looks) == 1:
+                theirs.close()
+            return Seen(decided=Decided(), failed=looks.pop(0))
+
+        monkeypatch.setattr(of._looks, "look", look)
+        of.run()
+    missing = {"event": "metrics are missing", "log_level": "warning", "seconds": 0.0}
+    assert told == [
+        {**missing, "parts": ("entries",)},
+        {**missing, "parts": ("entries", "undecided")},
+        {"event": "all metrics are there again", "log_level": "info"},
+    ]
+
+
 def _measuring(state: State | None, since: float) -> Measuring:
     """``since``: seconds since the next look was due."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        measuring = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
-    measuring._last = (Seen(state=state, decided=Decided()), time.monotonic() - since)
-    return measuring
+        of = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
+    of._last = (Seen(state=state, decided=Decided()), time.monotonic() - since)
+    return of

@@ -246,5 +246,8 @@ def write_report(run: Run, out: Path, fail_on: str) -> None:
         ("summary.json", json.dumps(summary(run, fail_on), indent=2) + "\n"),
     ):
         partial = out / f".{name}.partial"
-        partial.write_text(content, encoding="utf-8")
-        partial.replace(out / name)
+        try:
+            partial.write_text(content, encoding="utf-8")
+            partial.replace(out / name)
+        finally:
+            partial.unlink(missing_ok=True)

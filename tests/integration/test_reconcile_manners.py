@@ -111,6 +111,7 @@ def test_a_full_disk_leaves_nothing_that_looks_whole(
     with pytest.raises(OutputUnusable, match=f"output folder {full_disk}: No space left on device"):
         run(spark, database_url, full_disk)
     assert (full_disk / "findings.parquet").stat().st_size > 0
+    assert not list(full_disk.glob(".*.partial"))
     with pytest.raises(ReportUnusable, match=r"summary\.json: No such file"):
         read_report(full_disk)
 

@@ -101,7 +101,7 @@ def command_line_page() -> str:
     for path, command in _commands(root, ()):
         arguments = [each for each in command.params if each.param_type_name == "argument"]
         options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
-        usage = " ".join(["coordinator", *path, *(_metavar(each) for each in arguments)])
+        usage = " ".join(["coordinator", *path, *(_argument(each) for each in arguments)])
         lines += [f"## {usage}", "", *(command.help or "").strip().splitlines(), ""]
         for each in options:
             value = "" if each.is_flag else f" {_metavar(each)}"
@@ -109,6 +109,12 @@ def command_line_page() -> str:
         if options:
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _argument(argument: Any) -> str:
+    """In brackets where it may be left out."""
+    name = _metavar(argument)
+    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
 def _metavar(parameter: Any) -> str:

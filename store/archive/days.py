@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from store.archive.copies import Sum, check_root, make_root, read_manifest
+from store.archive.copies import ArchiveUnusable, Sum, check_root, make_root, read_manifest
 from store.errors import boundary
 from store.partitions import name_of
 from store.tables import SCHEMA, archive, archived_day, retention, store_identity
@@ -143,15 +143,20 @@ def turn_on(connection: Connection, root: Path) -> None:
     """From now on days are archived in the folder ``root``, which is made, before they are dropped; commits.
 
     :raises ArchiveUnusable: the folder cannot be used, or lacks a day of which nothing else has the rows.
+    :raises StoreUnavailable: the role of this connection may not do this; nothing was made.
     """
     with boundary():
         for copy in copies(connection).values():
             if copy.dropped:
                 read_manifest(root, copy.table, copy.day, copy.manifest)
-        make_root(root, store_id(connection))
         values = {"folder": str(root), "since": func.now()}
         statement = insert(archive).values(values)
         connection.execute(statement.on_conflict_do_update(index_elements=["singleton"], set_=values))
+        try:
+            make_root(root, store_id(connection))
+        except ArchiveUnusable:
+            connection.rollback()
+            raise
         connection.commit()
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import resource
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import delete, event, insert, text
+from sqlalchemy import Connection, delete, event, insert, text
 
 from store import retention
 from store.archive import days, writing
 from store.archive.copies import FILES, ArchiveUnusable, folder_of, summed
+from store.errors import StoreUnavailable
 from store.ids import begin_of
 from store.tables import archived_day, entry, half
 from tests.fix_archive import HALF, NAME, OLD, OP, TODAY, Old, changed, without_manifest
@@ -52,6 +54,28 @@ def test_days_wait_for_as_long_as_it_is_on(old: Old) -> None:
     assert days.turn_off(old.connection)
     assert f"half_{OLD:%Y%m%d}" in old.drop().emptied
     assert not days.turn_off(old.connection)
+
+
+def test_a_role_that_may_not_turn_it_on_leaves_no_folder(database: Connection, tmp_path: Path) -> None:
+    for statement in (
+        "create role reads_the_archive",
+        "grant usage on schema coordinator to reads_the_archive",
+        "grant select on all tables in schema coordinator to reads_the_archive",
+        "set local role reads_the_archive",
+    ):
+        database.execute(text(statement))
+    with pytest.raises(StoreUnavailable, match="lacks a permission"):
+        days.turn_on(database, tmp_path / "archive")
+    database.rollback()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_used_turns_nothing_on(database: Connection, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ArchiveUnusable, match="no such file; expected the archive of store"):
+        days.turn_on(database, tmp_path)
+    database.commit()
+    assert days.folder(database) is None
 
 
 def test_days_that_are_kept_are_archived_when_asked_for(old: Old) -> None:

@@ -246,6 +246,9 @@ def test_a_role_that_is_granted_may_do_all_that_and_touches_no_table(
         application.commit()
         for view in VIEWS:
             application.execute(f"select * from coordinator.{view}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            application.execute("select from coordinator.findings")
+        application.rollback()
         tables = application.execute(
             "select relname, relkind from pg_class where relnamespace = 'coordinator'::regnamespace "
             "and relkind in ('r', 'p', 'S')"

@@ -119,6 +119,13 @@ def _commas(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _named(value: object) -> object:
+    """A folder that is empty text, as of a variable that another gives, would be the current one."""
+    if value == "":
+        raise ValueError("expected a folder, and it is empty")
+    return value
+
+
 class LogSettings(_Section):
     """What is logged, and how; logs go to the standard error."""
 
@@ -473,6 +480,7 @@ class Settings(_Section):
     ] = None
     data_dir: Annotated[
         Path | None,
+        BeforeValidator(_named),
         Field(
             description="folder of the embedded server; none: `/var/lib/coordinator` or `$XDG_STATE_HOME/coordinator`"
         ),

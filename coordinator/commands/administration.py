@@ -29,6 +29,23 @@ if TYPE_CHECKING:
     from coordinator.settings import Settings
     from store.audit import Actor
 
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """End the command with ``message`` on the standard error."""
+    for line in message.splitlines():
+        typer.echo(f"error: {printable(line)}", err=True)
+    raise typer.Exit(status)
+
+
+def named_folder(text: str) -> Path:
+    """The folder of an option; ends the command if it is empty, as a variable that is not set may be: as a path that
+    is the current folder.
+    """
+    if not text:
+        fail("a folder is given as an empty text; the current one is .", 2)
+    return Path(text)
+
+
 DatabaseUrl = Annotated[
     str | None,
     typer.Option(
@@ -37,7 +54,9 @@ DatabaseUrl = Annotated[
         "~/.pgpass. Default: the embedded server of the data folder.",
     ),
 ]
-DataDir = Annotated[Path | None, typer.Option(metavar="FOLDER", help="The data folder of the embedded server.")]
+DataDir = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", parser=named_folder, help="The data folder of the embedded server.")
+]
 Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The settings file (TOML).")]
 Reason = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Why; kept in the audit (coordinator audit shows it).")
@@ -50,13 +69,6 @@ Work = Literal["brief", "counting", "long"]
 
 #: characters of a value in a table; `--json` has all
 _WIDEST_CELL = 100
-
-
-def fail(message: str, status: int = 1) -> NoReturn:
-    """End the command with ``message`` on the standard error."""
-    for line in message.splitlines():
-        typer.echo(f"error: {printable(line)}", err=True)
-    raise typer.Exit(status)
 
 
 def settings(config: Path | None, **flags: object) -> Settings:

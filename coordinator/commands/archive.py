@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, settings, store
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, named_folder, settings, store
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -55,7 +55,11 @@ def _day(given: str, what: str) -> date:
 def on(
     folder: Annotated[
         Path,
-        typer.Argument(help="Where the archive is kept; made if it is missing. coordinator archive write fills it."),
+        typer.Argument(
+            metavar="FOLDER",
+            parser=named_folder,
+            help="Where the archive is kept; made if it is missing. coordinator archive write fills it.",
+        ),
     ],
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
@@ -131,7 +135,10 @@ def restore(
         int, typer.Option(metavar="HOURS", min=1, max=24 * 365, help="For how long retention leaves it alone then.")
     ] = 7 * 24,
     archive: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The archive. Default: that of the archive which is on.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", parser=named_folder, help="The archive. Default: that of the archive which is on."
+        ),
     ] = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,

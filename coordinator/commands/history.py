@@ -20,6 +20,7 @@ from coordinator.commands.administration import (
     Json,
     Work,
     fail,
+    named_folder,
     print_json,
     print_pairs,
     print_table,
@@ -57,6 +58,7 @@ _Archive = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
+        parser=named_folder,
         help="Where the archive is, which is read for days that the store has dropped. Default: that of the archive "
         "which is on.",
     ),

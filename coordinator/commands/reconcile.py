@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, defects_by_name, fail
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, defects_by_name, fail, named_folder
 from coordinator.commands.credentials import Credentials, store_url
 from coordinator.commands.stopping import stopped_by_name
 
@@ -28,6 +28,12 @@ _INBOX = "inbox"
 
 _Default = TypeVar("_Default")
 
+_Out = Annotated[
+    Path,
+    typer.Option(
+        metavar="FOLDER", parser=named_folder, help="Where the findings, summary.json and report.html are written."
+    ),
+]
 _Books = Annotated[
     list[str] | None,
     typer.Option(
@@ -62,9 +68,7 @@ def given_moment(option: str, given: str | None, now: datetime, default: _Defaul
 
 
 def reconcile(
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where the findings, summary.json and report.html are written.")
-    ],
+    out: _Out,
     since: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Transactions declared from then on; ISO 8601, or 24h (ago). Default: all."),
@@ -75,7 +79,11 @@ def reconcile(
     book: _Books = None,
     archive: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Read days that the store has dropped from its archive, in this folder."),
+        typer.Option(
+            metavar="FOLDER",
+            parser=named_folder,
+            help="Read days that the store has dropped from its archive, in this folder.",
+        ),
     ] = None,
     fail_on: Annotated[
         Literal["note", "warning", "error"], typer.Option(help="Exit with 1 on findings of this severity or worse.")

@@ -24,6 +24,7 @@ from coordinator.commands.administration import (
     database,
     defects_by_name,
     fail,
+    named_folder,
     print_json,
 )
 from coordinator.commands.findings import the_run
@@ -44,7 +45,10 @@ _RESOLVE = re.compile(r"coordinator resolve ([0-9a-f-]{36}) --(commit|rollback) 
 
 def repair(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="A report: what coordinator reconcile was given as --out.")
+        Path | None,
+        typer.Argument(
+            metavar="[FOLDER]", parser=named_folder, help="A report: what coordinator reconcile was given as --out."
+        ),
     ] = None,
     run: Annotated[
         int | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, fail, settings
+from coordinator.commands.administration import Config, fail, named_folder, settings
 
 if TYPE_CHECKING:
     from coordinator.settings import Settings
@@ -35,6 +35,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FOLDER",
+            parser=named_folder,
             help="The data folder of its own server. Default: /var/lib/coordinator for root, else "
             "$XDG_STATE_HOME/coordinator.",
         ),

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.administration import fail
+from coordinator.commands.administration import fail, named_folder
 
 app = typer.Typer(help="Certificates for TLS.", no_args_is_help=True)
 
@@ -26,7 +26,9 @@ def _tls() -> None:
 
 @app.command("self-signed")
 def self_signed(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where server.pem and server.key are written.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", parser=named_folder, help="Where server.pem and server.key are written.")
+    ],
     hosts: Annotated[
         list[str] | None,
         typer.Option("--host", metavar="NAME", help="A name or address of the service; repeat it. Default: localhost."),

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, defects_by_name, fail
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, defects_by_name, fail, named_folder
 from coordinator.commands.credentials import Credentials, store_url
 from coordinator.commands.stopping import stopped_by_name
 from coordinator.printable import printable
@@ -28,7 +28,12 @@ _AWAY_SECONDS = 1.0
 
 def watch_outcomes(
     checkpoint: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where Spark notes how far it has read; made where it is missing.")
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            parser=named_folder,
+            help="Where Spark notes how far it has read; made where it is missing.",
+        ),
     ],
     every: Annotated[
         int, typer.Option(metavar="SECONDS", min=1, max=60, help="How often to look for what is new.")

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from coordinator.__main__ import app
 from store import migrations, reasons
 from tests.fix_command import Command, Serve, environment
 from tests.fix_store import Rows
@@ -143,6 +145,26 @@ def test_the_store_of_a_running_service_is_found_by_its_folder(
     assert made.returncode == 0
     assert command("address", "list", "--json", COORDINATOR_DATABASE_URL=database_url).stdout == "[]\n"
     assert "orders" in command("address", "list", COORDINATOR_DATA_DIR=str(folder)).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("serve", "--data-dir", ""),
+        ("address", "list", "--data-dir", ""),
+        ("archive", "on", ""),
+        ("archive", "restore", "2026-11-01", "--archive", ""),
+        ("history", "0" * 32, "--archive", ""),
+        ("reconcile", "--out", ""),
+        ("watch", "--checkpoint", ""),
+        ("repair", ""),
+        ("tls", "self-signed", ""),
+    ],
+)
+def test_a_folder_without_a_name_is_not_the_current_one(arguments: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "error: a folder is given as an empty text; the current one is .\n"
 
 
 @pytest.mark.rule("S8")

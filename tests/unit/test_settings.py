@@ -118,6 +118,16 @@ def test_a_wrong_file_is_named(tmp_path: Path, content: str, said: str) -> None:
         load(config=file)
 
 
+def test_an_empty_data_folder_is_not_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text('data_dir = ""', encoding="utf-8")
+    with pytest.raises(SettingsInvalid, match=r"toml: data_dir: expected a folder, and it is empty$"):
+        load(config=path)
+    monkeypatch.setenv("COORDINATOR_DATA_DIR", "")
+    with pytest.raises(SettingsInvalid, match=r"COORDINATOR_DATA_DIR: data_dir: expected a folder, and it is empty$"):
+        load()
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsInvalid, match=r"settings file .*none.toml: No such file"):
         load(config=tmp_path / "none.toml")

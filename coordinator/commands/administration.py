@@ -86,8 +86,10 @@ def settings(config: Path | None, **flags: object) -> Settings:
 
 def database(config: Path | None, database_url: str | None, data_dir: Path | None, status: int = 1) -> str:
     """The URL of the store: of the flag or the settings, else of the embedded server, which must run; if it does not,
-    the command ends with ``status``.
+    the command ends with ``status``, as it does with 2 if both are given as flags.
     """
+    if database_url is not None and data_dir is not None:
+        fail("--data-dir: a database URL is given too; leave one out", 2)
     from store.embedded.errors import EmbeddedError
     from store.embedded.folder import default_data_dir
     from store.embedded.running import running_url

@@ -167,6 +167,12 @@ def test_a_folder_without_a_name_is_not_the_current_one(arguments: tuple[str, ..
     assert done.stderr == "error: a folder is given as an empty text; the current one is .\n"
 
 
+def test_a_folder_and_a_url_of_the_command_line_are_not_both_taken(command: Command) -> None:
+    done = command("address", "list", "--data-dir", "/tmp/x", "--database-url", "postgresql://h/shop")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --data-dir: a database URL is given too; leave one out\n"
+
+
 @pytest.mark.rule("S8")
 @pytest.mark.parametrize(
     ("url", "said"),

@@ -31,12 +31,13 @@ class DatabaseUrlInvalid(StoreError):
 def check_url(url: str) -> str:
     """Return ``url`` if libpq can read it: ``postgresql://user@host:port/database?parameter=value``.
 
-    :raises DatabaseUrlInvalid: its message repeats no part of the URL but the name of an unknown parameter.
+    :raises DatabaseUrlInvalid: it cannot, or a port is none. The message repeats no part of the URL but the name of an
+        unknown parameter.
     """
     if not url.startswith(("postgresql://", "postgres://")):
         raise DatabaseUrlInvalid("the database URL must begin with postgresql://")
     try:
-        conninfo_to_dict(url)
+        given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         unknown = re.fullmatch(r'invalid URI query parameter: "(\w+)"\s*', str(error))
         # After an @ it may be part of a password whose @ was not escaped.
@@ -45,7 +46,14 @@ def check_url(url: str) -> str:
         raise _unreadable() from None
     if "@" in _behind_password(url):
         raise _unreadable()
+    # one for each host
+    if not all(_is_port(each.strip()) for each in str(given.get("port") or "").split(",")):
+        raise DatabaseUrlInvalid("the port of the database URL is wrong: expected a number from 1 to 65535")
     return url
+
+
+def _is_port(text: str) -> bool:
+    return not text or (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 1 << 16)
 
 
 def _unreadable() -> DatabaseUrlInvalid:

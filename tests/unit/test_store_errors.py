@@ -91,6 +91,18 @@ def test_other_characters_stay_in_the_password(password: str) -> None:
     assert place(f"postgresql://u:{password}@db.example:6432/shop") == "db.example:6432/shop"
 
 
+@pytest.mark.parametrize("port", ["999999", "abc", "0", "-1", "65536", "9" * 5000])
+def test_a_wrong_port_is_said_to_be_wrong(port: str) -> None:
+    for url in (f"postgresql://u@h:1,i:{port}/d", f"postgresql:///d?host=h,i&port=1,{port}"):
+        with pytest.raises(DatabaseUrlInvalid, match=r"^the port of the database URL is wrong: expected a number from"):
+            check_url(url)
+
+
+@pytest.mark.parametrize("hosts", ["h", "h:", "h:1", "h:65535", "h:5432,i", "h,i:5432", "[::1]:5432"])
+def test_a_port_of_each_host(hosts: str) -> None:
+    assert check_url(f"postgresql://{hosts}/d")
+
+
 @pytest.mark.rule("S8")
 def test_a_place_has_no_password() -> None:
     assert place("postgresql://u:secret@db.example:6432/shop") == "db.example:6432/shop"

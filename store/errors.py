@@ -159,7 +159,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "57P01": (StoreUnavailable, "the database is closing"),
     "57P02": (StoreUnavailable, "the database has crashed and is restarting"),
     "57P03": (StoreUnavailable, "the database is starting or closing"),
-    "25006": (StoreUnavailable, "the database is read-only: a standby"),
+    "25006": (StoreUnavailable, "the database only reads: a standby, or a role or database set to read only"),
     "40001": (Contended, "undone: serialization failure"),
     "40P01": (Contended, "undone: deadlock"),
     "55P03": (Locked, "another session holds a lock for too long"),

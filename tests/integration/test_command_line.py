@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 from typer.testing import CliRunner
 
 from coordinator.__main__ import app
@@ -187,6 +188,16 @@ def test_a_database_that_cannot_be_used_is_named_without_its_password(command: C
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "hunter2" not in done.stderr
+
+
+def test_a_database_that_only_reads_need_be_no_standby(
+    command: Command, database: Connection, database_url: str
+) -> None:
+    url = f"{database_url}{'&' if '?' in database_url else '?'}options=-cdefault_transaction_read_only%3Don"
+    done = command("address", "add", "orders", "--database-url", url)
+    assert (done.returncode, done.stdout) == (1, "")
+    said = "error: the database only reads: a standby, or a role or database set to read only (SQLSTATE 25006)\n"
+    assert done.stderr == said
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from coordinator.commands.administration import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from store.runs import Stored
@@ -74,7 +76,8 @@ def show(
     from store import runs
 
     with store(config, database_url, data_dir, work="long") as connection:
-        found = islice(runs.findings(connection, the_run(connection, run), kinds=kind or ()), limit)
+        of = the_run(connection, run)
+        found = islice(runs.findings(connection, of, kinds=_known(kind or (), of)), limit)
         if as_json:
             for each in found:
                 typer.echo(json.dumps(asdict(each), default=str, ensure_ascii=True))
@@ -90,6 +93,16 @@ def the_run(connection: Connection, number: int) -> Stored:
     if found is None:
         fail(f"there is no run {number}: coordinator findings list has those that are stored")
     return found
+
+
+def _known(kinds: Sequence[str], of: Stored) -> Sequence[str]:
+    """``kinds``; ends the command if one is unknown here, and to the run, which another version may have stored."""
+    from spark.kinds import KINDS
+
+    for each in kinds:
+        if each not in KINDS and each not in _kinds(of):
+            fail(f"--kind: expected one of {', '.join(KINDS)}, not {each[:40]!r}", 2)
+    return kinds
 
 
 def _kinds(found: Stored) -> dict[str, int]:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
+from spark.kinds import KINDS
 from store import runs
 from store.database import connected
 from store.errors import StoreError
@@ -208,6 +209,18 @@ def test_it_is_listed_and_shown_by_command(command: Command, database: Connectio
     ]
     table = command("findings", "show", str(first), "--limit", "1", "--database-url", database_url)
     assert [line.split()[0] for line in table.stdout.splitlines()] == ["kind", "lost-delivery"]
+    of_none = command("findings", "show", str(first), "--kind", "order", "--database-url", database_url)
+    assert (of_none.returncode, len(of_none.stdout.splitlines())) == (0, 1)
     none = command("findings", "show", "99", "--database-url", database_url)
     assert (none.returncode, none.stdout) == (1, "")
     assert none.stderr == "error: there is no run 99: coordinator findings list has those that are stored\n"
+
+
+def test_a_kind_that_there_is_not_is_refused(command: Command, database: Connection, database_url: str) -> None:
+    """A kind of another version is shown, where the run has it."""
+    number = str(store_run(database, [finding("of-tomorrow")]))
+    refused = command("findings", "show", number, "--kind", "order", "--kind", "nosuch", "--database-url", database_url)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == f"error: --kind: expected one of {', '.join(KINDS)}, not 'nosuch'\n"
+    shown = command("findings", "show", number, "--kind", "of-tomorrow", "--database-url", database_url)
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["kind", "of-tomorrow"]

@@ -80,7 +80,7 @@ class Hold:
         if isinstance(error, AlreadyDecided):
             refusal = Refusal(Condition.TXN_ROLLBACK, "the transaction is decided already, and not by this client")
         elif isinstance(error, NotLeased):
-            text = "a delivery retired in it is no longer held by this connection; it will be delivered again"
+            text = "a delivery retired in it is no longer this connection's: it will be delivered again, or was removed"
             refusal = Refusal(Condition.TXN_ROLLBACK, text)
         txn.lacks(refusal)
         txn.arrived()

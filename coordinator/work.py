@@ -221,7 +221,7 @@ def why(error: StoreError) -> Refusal:
     elif isinstance(error, AddressGone):
         return Refusal(Condition.RESOURCE_DELETED, "an address that the transaction posted to was removed")
     elif isinstance(error, NotLeased):
-        text = "a delivery retired in the transaction is no longer held by this connection; it will be delivered again"
+        text = "a delivery retired in it is no longer this connection's: it will be delivered again, or was removed"
     else:
         text = "the store could not take the transaction; it may be tried again"
     return Refusal(Condition.TXN_ROLLBACK, text)

@@ -253,6 +253,22 @@ def test_removing_an_address(begin: Begin, service: Service, address: str, ask: 
     assert session.receiver(address, credit=5).take().body == b"new"
 
 
+@pytest.mark.rule("T8", "D1")
+def test_what_is_retired_from_a_removed_address_cannot_be_committed(
+    begin: Begin, service: Service, address: str
+) -> None:
+    session = begin()
+    assert session.sender(address).outcome(data(b"x")) == Accepted()
+    delivery, control = session.receiver(address, credit=1).take(), session.control()
+    txn = control.declare()
+    delivery.retire(txn, settled=False)
+    session.sync()
+    service.cli("address", "remove", address, "--force")
+    refused = control.discharge(txn)
+    assert condition(refused) == "amqp:transaction:rollback"
+    assert "or was removed" in refused.error.description
+
+
 def _refused(service: Service, address: str) -> str:
     done = service.command("address", "remove", address)
     assert done.returncode == 1

@@ -1,5 +1,6 @@
-"""What the service says in a begin, an attach or a flow, and the engine cannot be told: such frames are written anew on
-their way out (part 2, sections 2.5.6, 2.7.2 and 2.7.3; part 3, section 3.5.3). All other frames are left alone.
+"""What the service says in a begin, an attach or a flow, and the engine cannot be told; and what the engine says by
+itself in a close. Such frames are written anew on their way out (part 2, sections 2.5.6, 2.7.2, 2.7.3 and 2.8.15; part
+3, section 3.5.3). All other frames are left alone.
 """
 
 from __future__ import annotations
@@ -7,9 +8,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from coordinator.codec.encoding import encode_list, encode_string, encode_uint, skip
+from coordinator.codec.encoding import encode_list, encode_string, encode_symbol, encode_uint, skip
+from coordinator.errors import Condition
 from links import performatives
-from links.performatives import ATTACH, BEGIN, FLOW, starts_of
+from links.performatives import ATTACH, BEGIN, CLOSE, FLOW, starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,12 @@ _MOST_FIELDS = 16
 _NULL = b"\x40"
 _IDS = 1 << 32
 _MARKED = 2
+_ERROR = 0
+#: conditions with which the engine closes by itself, and those of the standard in their places
+_OF_THE_STANDARD = {
+    encode_symbol("amqp:not allowed"): encode_symbol(Condition.NOT_ALLOWED),
+    encode_symbol("amqp:session:invalid-field"): encode_symbol(Condition.INVALID_FIELD),
+}
 #: stands before a default-outcome and the node properties, where the engine writes node properties of a source
 _MARK = b"\x00\xa3\x1bcoordinator:default-outcome"
 
@@ -123,11 +131,24 @@ class Amending:
         fields[_DEFAULT_OUTCOME], fields[_NODE_PROPERTIES] = default_and_properties
         return frame[at : skip(frame, at + 1)] + encode_list(fields)
 
+    def _close(self, found: Performative, _channel: int) -> dict[int, bytes]:
+        if not found.has(_ERROR):
+            return {}
+        frame, at = bytes(found.octets), found.starts[_ERROR]
+        error = _fields(frame, at)
+        condition = _OF_THE_STANDARD.get(error[0])
+        return (
+            {}
+            if condition is None
+            else {_ERROR: frame[at : skip(frame, at + 1)] + encode_list([condition, *error[1:]])}
+        )
+
 
 _CHANGES: dict[int, _Change] = {
     BEGIN: Amending._begin,
     ATTACH: Amending._attach,
     FLOW: Amending._flow,
+    CLOSE: Amending._close,
 }
 
 

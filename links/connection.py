@@ -266,6 +266,7 @@ class Connection(Client):
             engine.connection_close(self.pointer)
             self.mark()
         elif kind == engine.TRANSPORT_ERROR:
+            self.output.amending.due = True  # what the engine says may be no condition of the standard
             log.info(
                 "connection failed",
                 peer=self.peer,

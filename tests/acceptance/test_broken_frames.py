@@ -170,6 +170,28 @@ def test_an_impossible_address_is_refused(begin: Begin, role: bool, name: str) -
 
 
 @pytest.mark.rule("P14")
+@pytest.mark.parametrize(
+    ("broken", "condition"),
+    [
+        (Transfer(handle=0, delivery_id=77, delivery_tag=b"t", message_format=0), "amqp:invalid-field"),
+        (Transfer(handle=0, delivery_id=0, delivery_tag=b"t", message_format=0), "amqp:invalid-field"),
+        (Disposition(role=RECEIVER, first=5, last=2, settled=True), "amqp:not-allowed"),
+        (Disposition(role=SENDER, first=5, last=2, settled=True), "amqp:not-allowed"),
+        (Disposition(role=RECEIVER, first=0, last=2**32 - 1, settled=True), "amqp:not-allowed"),
+    ],
+)
+def test_the_engines_own_errors_have_conditions_of_the_standard(
+    begin: Begin, address: str, broken: Transfer | Disposition, condition: str
+) -> None:
+    session = begin()
+    assert session.sender(address).outcome(data(b"x")) == Accepted()
+    session.send(broken)
+    closed = session.peer.closed()
+    assert closed.condition == condition
+    assert closed.description
+
+
+@pytest.mark.rule("P14")
 def test_dispositions_of_nothing_are_ignored(begin: Begin, address: str) -> None:
     """Part 2, section 2.7.6: deliveries that are settled already, or never were."""
     session = begin()

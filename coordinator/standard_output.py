@@ -39,7 +39,8 @@ class _StandardOutput(io.TextIOWrapper):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
-        sys.stderr.write(f"error: standard output: {error.strerror}\n")
+        with suppress(OSError):  # it may be the same file
+            os.write(2, f"error: standard output: {error.strerror}\n".encode())
         raise SystemExit(_STATUS)
 
 

@@ -70,10 +70,9 @@ class Browsing(Outgoing):
             self.came()
         super().on_flow()
 
-    def fed(self) -> None:
-        if self.open:
-            self._go_on()
-            self._queue.touch()
+    def _go_on_sending(self) -> None:
+        self._go_on()
+        self._queue.touch()
 
     @property
     def _room(self) -> int:

@@ -166,10 +166,9 @@ class Checking(Delivering):
     def _has_room(self) -> None:
         self._checks.ready(self)
 
-    def fed(self) -> None:
+    def _go_on_sending(self) -> None:
         self._starved = False
-        if self.open:
-            self._has_room()
+        self._has_room()
 
     # -- outcomes
 

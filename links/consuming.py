@@ -106,15 +106,14 @@ class Consuming(Outgoing):
             self._starved = True
             self.connection.starved[self] = None
 
-    def fed(self) -> None:
+    def _go_on_sending(self) -> None:
         self._starved = False
-        if self.open:
-            if self._large is not None:
-                self._go_on()
-            elif engine.session_outgoing_bytes(self.session) > MOST_BACKLOG:
-                self._starve()
-            else:
-                self._has_room()
+        if self._large is not None:
+            self._go_on()
+        elif engine.session_outgoing_bytes(self.session) > MOST_BACKLOG:
+            self._starve()
+        else:
+            self._has_room()
 
     def _has_room(self) -> None:
         self._queue.changed(self)

@@ -17,7 +17,7 @@ MOST_BACKLOG = 1 << 20
 
 
 class Delivering(Link):
-    __slots__ = ("credit", "draining")
+    __slots__ = ("_drains", "credit", "draining")
 
     def __init__(
         self, connection: Carrier, pointer: engine.Pointer, address: str, filters: bytes, *, lasts: bool = False
@@ -38,6 +38,8 @@ class Delivering(Link):
         engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
         engine.link_set_max_message_size(pointer, int(connection.service.limits.max_message_size_bytes))
         engine.link_open(pointer)
+        #: it is drained, once the engine has written what it has for the link
+        self._drains = False
         self._read_credit()
         connection.mark()
 
@@ -77,11 +79,28 @@ class Delivering(Link):
         return True
 
     def drained(self) -> None:
-        engine.link_drained(self.pointer)
         self.credit = 0
         self.draining = False
+        self._drains = True
+        engine.transport_pending(self.connection.transport)  # it makes its frames, as far as the peer's window goes
+        self._end_drain()
+
+    def _end_drain(self) -> None:
+        """Say that there is nothing more. The engine says it only where it is asked behind the last transfer."""
+        if engine.link_queued(self.pointer) > 0:
+            self.connection.starved[self] = None
+            return
+        self._drains = False
+        engine.link_drained(self.pointer)
         self.connection.mark()
 
     def fed(self) -> None:
         """Something was written: see again."""
+        if self.open:
+            if self._drains:
+                self._end_drain()
+            self._go_on_sending()
+
+    def _go_on_sending(self) -> None:
+        """Look again whether more may be sent."""
         raise NotImplementedError

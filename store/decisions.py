@@ -26,7 +26,7 @@ from store import arrays
 from store.errors import Contended, StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
-from store.reasons import APPLICATION, WORDS
+from store.reasons import APPLICATION, OF_NO_INSTANCE
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ _READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'c
            ' at ' || to_char(o.decided_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
            || coalesce(' by instance ' || o.instance_id,
                        case when o.reason = '{APPLICATION}' then ' by an application, in SQL'
-                            when o.reason = any('{{{",".join(WORDS)}}}') then '' else ' by an operator' end)
+                            when o.reason = any('{{{",".join(OF_NO_INSTANCE)}}}') then '' else ' by an operator' end)
       from asked a join {SCHEMA}.op o on o.id = a.id where o.decision in ('commit', 'rollback')
     union all
     select uuid_send(t.id), '{UNDECIDED}', t.producer_group, ''

@@ -16,7 +16,7 @@ from store.database import BY_INDEX
 from store.errors import SchemaMismatch, boundary
 from store.ids import EPOCH_MS
 from store.partitions import days_ahead
-from store.reasons import APPLICATION, DISCHARGED
+from store.reasons import DISCHARGED, OF_NO_INSTANCE
 from store.recovery import STALE_SECONDS
 from store.tables import SCHEMA, STATE, THROUGH, WRITTEN, heartbeat, instance, op
 
@@ -286,7 +286,7 @@ def add_decided(connection: Connection, decided: Decided, since: int, until: int
 # Reasons of operators are texts of their own: they are told apart only once they are few.
 _DECIDED = text(
     f"""select decision,
-               case when by_hand and reason = '{APPLICATION}' then reason
+               case when by_hand and reason = any('{{{",".join(OF_NO_INSTANCE)}}}') then reason
                     when by_hand then '{BY_HAND}' when coalesce(reason, '') = '' then '{DISCHARGED}'
                     when reason ~ '^[a-z][a-z-]{{0,39}}(: |$)' then split_part(reason, ':', 1)
                     else '{OTHER}' end as reason,

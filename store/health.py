@@ -6,11 +6,12 @@ import shutil
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations
-from store.errors import boundary
+from store.errors import Locked, boundary
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import STALE_SECONDS
 from store.tables import consumer_group, entry, heartbeat, instance, txn
@@ -19,7 +20,7 @@ from store.tables import consumer_group, entry, heartbeat, instance, txn
 _LATE = timedelta(minutes=1)
 
 
-#: A batch takes some milliseconds.
+#: A batch is told of that takes longer than this: most take some milliseconds.
 _LONG_SECONDS = 5
 _HELD_UP = text(
     """with late as (select pid, query_start from pg_stat_activity
@@ -61,11 +62,22 @@ class Health:
 
 
 def look(connection: Connection) -> Health:
-    """:raises SchemaMismatch: no store of this version is there."""
+    """:raises SchemaMismatch: no store of this version is there.
+    :raises Locked: another session holds a table that is looked at; the text names it where a batch waits for it too.
+    """
     migrations.check(connection)
     with boundary():
         held_up = connection.execute(_HELD_UP, {"seconds": _LONG_SECONDS}).one()
         connection.rollback()
+    try:
+        return _looked(connection, held_up)
+    except Locked as error:
+        by = f", as a batch of the service is: {held_up.by}" if held_up.by else ""
+        raise Locked(f"{error}{by}", sqlstate=error.sqlstate) from None
+
+
+def _looked(connection: Connection, held_up: Row[Any]) -> Health:
+    with boundary():
         alive = instance.c.ended_at.is_(None)
         silent = heartbeat.c.beaten_at < func.now() - timedelta(seconds=STALE_SECONDS)
         instances = connection.execute(

@@ -23,6 +23,8 @@ STORE_REFUSED: Final = "store-refused"
 INSTANCE_LOST: Final = "instance-lost"
 ADDRESS_REMOVED: Final = "address-removed"
 
+#: Those of decisions that no instance makes, and no operator either: the watch over the instances, a removal, and SQL.
+OF_NO_INSTANCE: Final = (INSTANCE_LOST, ADDRESS_REMOVED, APPLICATION)
 #: All of them: an operator gives none of these.
 WORDS: Final = (
     *(DISCHARGED, APPLICATION, CHECKED, EXHAUSTED, ASKED, TIMEOUT, LINK_LOST, PARTIAL_DELIVERY, ROLLBACK_ONLY),

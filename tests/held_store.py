@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
 
 from store.embedded.running import running_url
-from tests.fix_service import Service
+from tests.fix_service import PATIENCE, Service
 
 #: Waits until a batch is held up.
 Waits = Callable[[], None]
@@ -24,7 +25,8 @@ def nothing_is_decided(service: Service) -> Iterator[Waits]:
         holding.execute("lock table coordinator.op in share mode")
 
         def waits() -> None:
+            deadline = time.monotonic() + PATIENCE
             while beside.execute(waiting).fetchone() is None:
-                pass
+                assert time.monotonic() < deadline, "no batch waits for the table of ops"
 
         yield waits

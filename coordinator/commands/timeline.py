@@ -44,8 +44,6 @@ _WHY = {
     reasons.ADDRESS_REMOVED: "an address that it posted to was removed",
     reasons.APPLICATION: "discharged in the SQL transaction of an application",
 }
-#: Of these no instance is the maker, and no operator either: theirs are no words of the service.
-_BY_THE_STORE = (reasons.INSTANCE_LOST, reasons.ADDRESS_REMOVED, reasons.APPLICATION)
 
 
 @dataclass(kw_only=True)
@@ -162,7 +160,7 @@ def _add_transaction(
 def _add_decision(connection: Connection, line: Timeline, txn_id: UUID, decided: Decided) -> None:
     reason, maker = decided.reason, f" (instance {decided.instance_id})"
     why = _WHY.get(reason, reason or "")
-    if decided.instance_id is None and reason in _BY_THE_STORE:
+    if decided.instance_id is None and reason in reasons.OF_NO_INSTANCE:
         maker = ""
     elif decided.instance_id is None:
         maker = ", by an operator or a statement in SQL"

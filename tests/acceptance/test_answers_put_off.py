@@ -111,6 +111,24 @@ def test_beside_a_question(service: Service, client: Client, declares: bool) -> 
     client.sees_discharged(discharged)
 
 
+def test_a_window_that_opens_behind_it(service: Service, begin: Begin, address: str) -> None:
+    """What waits for it goes out at once, though no link has to do with the flow."""
+    client = Client(begin(), address)
+    session = client.peer.begin()
+    receiver = session.receiver(address)
+    session.flow(handle=receiver.handle, delivery_count=0, link_credit=1, incoming_window=0)
+    receiver.link_credit = 1
+    session.sync()
+    with nothing_is_decided(service) as waits:
+        with client.peer.at_once():
+            posted, discharged = client.post(client.txn), client.discharge(client.txn)
+            session.flow(incoming_window=10)
+        assert receiver.take().body == b"before"
+        client.sees(posted, client.txn)
+        waits()
+    client.sees_discharged(discharged)
+
+
 def test_a_refusal_is_written_at_once(service: Service, client: Client) -> None:
     with nothing_is_decided(service) as waits:
         with client.peer.at_once():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
-from tests.wire.frames import Source
+from tests.wire.frames import Flow, Source
 from tests.wire.links import Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Session
@@ -81,3 +82,33 @@ def test_as_much_as_a_link_may_leave_unsettled(begin: Begin, address: str, servi
     posted(session, address, _UNSETTLED + 10, 10)
     receiver = session.receiver(address)
     assert len(receiver.drain()) == _UNSETTLED
+
+
+@pytest.mark.rule("P5")
+@pytest.mark.parametrize("attached", [any_of, chosen, shown, subscribed])
+@pytest.mark.parametrize(("messages", "window", "more"), [(1, 0, 1), (3, 2, 100), (5, 2, 2), (3, 1, 1)])
+def test_what_waits_for_the_window_of_the_session(
+    begin: Begin, address: str, attached: Callable[[Session, str], Receiver], messages: int, window: int, more: int
+) -> None:
+    """The end of a drain is said behind it. Nothing but flows of the session, without a handle, come from the peer."""
+    session = begin().peer.begin()
+    receiver = attached(session, address)
+    posted(session, address, messages, 1)
+
+    def opens(window: int, **fields: Any) -> None:
+        incoming, outgoing = session.next_incoming_id, session.next_outgoing_id
+        windows: dict[str, Any] = {"incoming_window": window, "outgoing_window": 1000}
+        session.send(Flow(next_incoming_id=incoming, next_outgoing_id=outgoing, **windows, **fields))
+
+    receiver.link_credit = 8
+    opens(window, handle=receiver.handle, delivery_count=0, link_credit=8, drain=True)
+    while len(receiver.arrived) < messages:
+        seen = len(receiver.arrived)
+        if seen >= window:
+            session.sync()  # the service has written all that it may
+            opens(more)
+        while len(receiver.arrived) == seen:
+            session.peer.step()
+    while receiver.link_credit:
+        session.peer.step()
+    assert len(receiver.take_many(messages)) == messages

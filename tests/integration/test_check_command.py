@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
@@ -63,6 +68,56 @@ def test_a_disk_with_little_room(database: Connection, alive: int) -> None:
     assert health.wrong(found, fewest_free=found.free_percent + 1, least_bytes=0) == [
         f"{found.free_percent} percent of the disk are free"
     ]
+
+
+@contextmanager
+def batch(url: str, statement: str) -> Iterator[None]:
+    """A session with the name of a worker's, which has run this for longer than a batch takes."""
+    named = psycopg.connect(url, autocommit=True, application_name="coordinator batch 1")
+    with named as session, ThreadPoolExecutor() as threads, psycopg.connect(url, autocommit=True) as beside:
+        run = threads.submit(session.execute, statement.encode())
+        late = (
+            "select from pg_stat_activity where pid = %s and state = %s"
+            " and query_start < clock_timestamp() - make_interval(secs => 5.2)"
+        )
+        state = "idle" if statement == "select" else "active"
+        while beside.execute(late, (session.info.backend_pid, state)).fetchone() is None:
+            time.sleep(0.1)
+        try:
+            yield
+        finally:
+            session.cancel_safe()
+            run.exception()
+
+
+@pytest.mark.rule("H19")
+def test_a_batch_that_waits_is_told_with_who_holds_it_up(
+    command: Command, database: Connection, database_url: str, alive: int
+) -> None:
+    """Also where the same session holds up the command."""
+    database.close()
+    update = "update coordinator.txn set checks = 0 where false"
+    with psycopg.connect(database_url, application_name="by hand") as holding:
+        holding.execute("lock table coordinator.txn in share mode")
+        with batch(database_url, update):
+            done = command("check", "--database-url", database_url, "--fewest-free", "0")
+            assert done.returncode == 1
+            assert f"held up by process {holding.info.backend_pid} (by hand)" in done.stdout
+            holding.rollback()
+        holding.execute("lock table coordinator.txn in access exclusive mode")
+        with batch(database_url, update):
+            done = command("check", "--database-url", database_url, "--fewest-free", "0")
+            assert done.returncode == 2
+            assert f"as a batch of the service is: process {holding.info.backend_pid} (by hand)" in done.stderr
+
+
+@pytest.mark.rule("H19")
+def test_a_batch_that_does_not_wait_is_not(
+    database_url: str, server_url: str, database: Connection, alive: int
+) -> None:
+    """It is idle, or another store's."""
+    with batch(database_url, "select"), batch(server_url, "select pg_sleep(60)"):
+        assert health.look(database).commit_waits_seconds is None
 
 
 @pytest.mark.rule("F2")

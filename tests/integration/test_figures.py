@@ -58,6 +58,7 @@ def test_decisions_are_counted_by_reason(database: Connection, rows: Rows) -> No
         ("commit", "checked", 1, "checked"),
         ("commit", "asked for by a person", None, BY_HAND),
         ("commit", "application", None, "application"),
+        ("rollback", "instance-lost", None, "instance-lost"),
         ("rollback", "", 1, reasons.DISCHARGED),
         ("rollback", "timeout", 1, "timeout"),
         ("rollback", "rollback-only: amqp:not-found", 1, "rollback-only"),
@@ -137,8 +138,7 @@ def test_decisions_are_found_by_the_index(database: Connection) -> None:
     question = figures._DECIDED.bindparams(since=1, until=2, bounds=[0.0])
     plan = database.scalars(text(f"explain {question.text}").bindparams(since=1, until=2, bounds=[0.0])).all()
     database.rollback()
-    scans = [line for line in plan if " Scan on op_" in line]
-    assert scans
+    assert (scans := [line for line in plan if " Scan on op_" in line])
     assert all("Bitmap" in line for line in scans), plan
 
 
@@ -321,7 +321,7 @@ def test_any_name_is_a_label_of_its_own(rows: Rows, database: Connection) -> Non
 
 def _workers() -> Workers:
     workers = Workers()
-    figures = {"connections": 3, "links": 5, "rows": [1] * 5, "rows_total": 9}
+    figures = {"connections": 3, "links": 5, "commit_waits": 0.0, "rows": [1] * 5, "rows_total": 9}
     workers.told(0, 7, {**figures, "seconds": [1] * 14, "seconds_total": 0.5, "checks": [4, 2, 1]})
     return workers
 

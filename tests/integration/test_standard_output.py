@@ -36,6 +36,20 @@ def test_a_disk_that_is_full(rows: Rows, database_url: str, tmp_path: Path, argu
     assert (status, said.read_text()) == (2, "error: standard output: No space left on device\n")
 
 
+@pytest.mark.parametrize("arguments", ["outcome {txn}", "outcome {txn} --json", "--version"])
+def test_a_disk_that_is_full_for_errors_too(rows: Rows, database_url: str, arguments: str) -> None:
+    """The status alone can say so."""
+    txn_id = rows.txn(rows.instance())
+    with FULL.open("wb") as full:
+        process = prepared.started(
+            arguments.format(txn=txn_id).split(),
+            environment(COORDINATOR_DATABASE_URL=database_url),
+            full.fileno(),
+            full.fileno(),
+        )
+        assert process.wait(PATIENCE_SECONDS) == 2
+
+
 def test_a_pipe_whose_reader_has_ended_is_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "coordinator", "--version"],

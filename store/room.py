@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from store.embedded.programs import OLDEST_MAJOR
-from store.errors import StoreUnavailable, boundary
+from store.errors import StoreError, StoreUnavailable, boundary
 
 #: Connections of a worker: batch, queries, heartbeat, decisions.
 PER_WORKER = 4
@@ -18,7 +18,9 @@ def connections_needed(workers: int) -> int:
 
 
 def check_room(connection: Connection, workers: int) -> None:
-    """:raises StoreUnavailable: when the server is too old, or has too few connections left for ``workers``."""
+    """:raises StoreError: when the server is too old, or will never have as many connections as ``workers`` need.
+    :raises StoreUnavailable: when others have too many of them now.
+    """
     with boundary():
         found = connection.execute(
             text(
@@ -32,11 +34,12 @@ def check_room(connection: Connection, workers: int) -> None:
         ).one()
         connection.rollback()
     if found.major < OLDEST_MAJOR:
-        raise StoreUnavailable(f"the server is PostgreSQL {found.major}; {OLDEST_MAJOR} or newer is needed")
+        raise StoreError(f"the server is PostgreSQL {found.major}; {OLDEST_MAJOR} or newer is needed")
     needed = connections_needed(workers)
     left = found.most - found.reserved - found.used
     if left < needed:
-        raise StoreUnavailable(
+        kind = StoreUnavailable if needed <= found.most - found.reserved else StoreError
+        raise kind(
             f"{workers} workers need {needed} connections to the database and {left} are left: max_connections is "
             f"{found.most}, {found.reserved} are reserved, {found.used} in use; raise it, or set fewer workers"
         )

@@ -33,9 +33,9 @@ def _gone(*pids: int) -> None:
         time.sleep(0.01)
 
 
-def _refused(serving: Serving) -> str:
+def _refused(serving: Serving, status: int = 2) -> str:
     """The reason, in the log, of a service that did not start."""
-    assert serving.end(None) == 2
+    assert serving.end(None) == status
     (reason,) = serving.values("cannot start", "reason")
     assert serving.values("listening", "listen") == []
     return str(reason)
@@ -149,7 +149,7 @@ def test_a_data_folder_that_is_none(serve: Serve, folder: Path) -> None:
 
 
 def test_a_database_that_is_away(serve: Serve) -> None:
-    reason = _refused(serve("--database-url", "postgresql://u:hunter2@127.0.0.1:1/shop"))
+    reason = _refused(serve("--database-url", "postgresql://u:hunter2@127.0.0.1:1/shop"), status=1)
     assert reason == "database at 127.0.0.1:1/shop: Connection refused"
 
 

@@ -129,8 +129,10 @@ class _Connection(psycopg.Connection[tuple[object, ...]]):
                     raise NoAnswer(f"the server has not answered for {waited:g} s; {done}") from None
 
     def _takes_another(self) -> bool:
+        """Whether the same server does, of those that the URL may name."""
+        same = make_conninfo(self.given, host=self.info.host, port=self.info.port)
         try:
-            psycopg.connect(self.given, connect_timeout=self.patience.connect_seconds).close()
+            psycopg.connect(same, connect_timeout=self.patience.connect_seconds).close()
         except psycopg.errors.ConnectionTimeout:
             return False
         except psycopg.Error:  # an answer, too

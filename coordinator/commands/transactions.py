@@ -106,11 +106,9 @@ def resolve(
         fail("give one of --commit and --rollback", 2)
     from store import reasons, undecided
 
-    if reason in reasons.WORDS:
-        words = ", ".join(reasons.WORDS)
-        fail(
-            f"--reason: {reason} is a word of the service's own for why a transaction is decided; these are {words}", 2
-        )
+    if reason in reasons.WORDS or (reason or "").startswith(f"{reasons.ROLLBACK_ONLY}: "):
+        words, its = ", ".join(reasons.WORDS), "a word of the service's own for why a transaction is decided"
+        fail(f"--reason: {reason} is {its}; these are {words}", 2)
 
     with store(config, database_url, data_dir, reason) as connection:
         decided = (undecided.commit if commit else undecided.roll_back)(connection, wanted, reason)

@@ -105,7 +105,7 @@ def test_undecided_transactions_are_listed_and_resolved(run: Command, rows: Rows
 
 
 @pytest.mark.rule("S10")
-@pytest.mark.parametrize("word", [reasons.APPLICATION, reasons.TIMEOUT])
+@pytest.mark.parametrize("word", [reasons.APPLICATION, reasons.TIMEOUT, "check-exhausted", "rollback-only: amqp:x"])
 def test_an_operator_does_not_decide_in_the_words_of_the_service(run: Command, rows: Rows, word: str) -> None:
     """``history``, ``outcome`` and the metrics would name another as the one who has decided."""
     txn_id = str(rows.txn(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -57,8 +58,10 @@ def test_a_connection_that_passes_nothing_on_is_given_up(proxy: Proxy) -> None:
         _sleep(proxy.url, replace(BRIEF, answer_seconds=0.2), begun=proxy.freeze)
 
 
-def test_a_server_that_was_stopped_is_given_up(own_server: tuple[EmbeddedServer, str]) -> None:
+@pytest.mark.parametrize("others", ["", ",127.0.0.1"], ids=["alone", "beside one that is away"])
+def test_a_server_that_was_stopped_is_given_up(own_server: tuple[EmbeddedServer, str], others: str) -> None:
     server, url = own_server
+    url = re.sub(r"host=([^&]+)&port=(\d+)", rf"host=\1{others}&port=\2{others and ',1'}", url)
     assert server.pid is not None
     impatient = replace(COUNTING, answer_seconds=0.2, connect_seconds=2)
     try:

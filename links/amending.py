@@ -136,12 +136,10 @@ class Amending:
             return {}
         frame, at = bytes(found.octets), found.starts[_ERROR]
         error = _fields(frame, at)
-        condition = _OF_THE_STANDARD.get(error[0])
-        return (
-            {}
-            if condition is None
-            else {_ERROR: frame[at : skip(frame, at + 1)] + encode_list([condition, *error[1:]])}
-        )
+        if error[0] not in _OF_THE_STANDARD:
+            return {}
+        error[0] = _OF_THE_STANDARD[error[0]]
+        return {_ERROR: frame[at : skip(frame, at + 1)] + encode_list(error)}
 
 
 _CHANGES: dict[int, _Change] = {

@@ -38,8 +38,8 @@ def fail(message: str, status: int = 1) -> NoReturn:
 
 
 def named_folder(text: str) -> Path:
-    """The folder of an option; ends the command if it is empty, as a variable that is not set may be: as a path that
-    is the current folder.
+    """The folder of an option. An empty text ends the command: it may be of a variable that is not set, and would be
+    the current folder.
     """
     if not text:
         fail("a folder is given as an empty text; the current one is .", 2)
@@ -63,8 +63,8 @@ Reason = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-#: What a command does in the store, by which it is told for how long it waits there: a moment's work, counting all that
-#: waits, or work that takes as long as it takes.
+#: What a command does in the store: a moment's work, counting all that waits, or work that takes as long as it takes.
+#: It says for how long the command waits for the store.
 Work = Literal["brief", "counting", "long"]
 
 #: characters of a value in a table; `--json` has all

@@ -38,7 +38,6 @@ from store.room import check_room, connections_needed
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-
 _GRACE_SECONDS = 10.0
 _MAINTENANCE_SECONDS = 600.0
 # The start itself has made the partitions.

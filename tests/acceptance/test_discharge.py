@@ -283,13 +283,16 @@ def test_an_impossible_timeout_is_refused(begin: Begin, limit: Any) -> None:
 
 @pytest.mark.rule("T15")
 def test_discharged_while_a_delivery_is_partial(begin: Begin, address: str, ask: Ask) -> None:
-    """Part 4, section 4.4.1: frames are still to come: the control link is detached, the transaction rolls back."""
+    """Part 4, section 4.4.1: frames are still to come: the discharge is rejected, its control link is detached, the
+    transaction rolls back.
+    """
     session = begin()
     control, sender = session.control(), session.sender(address)
     txn = control.declare()
     sender.outcome(data(b"whole"), txn=txn)
     number = sender.begin_in(txn)
-    control.request(Discharge(txn_id=txn, fail=False))
+    asked = control.request(Discharge(txn_id=txn, fail=False))
+    assert condition(control.answer_to(asked).state) == "amqp:transaction:rollback"
     assert control.error == "amqp:transaction:rollback"
     assert decided(ask, txn)[0] == "rollback"
     sender.transfer(b"\xa0\x01x", delivery_id=number)

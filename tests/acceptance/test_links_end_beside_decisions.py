@@ -6,7 +6,7 @@ import pytest
 
 from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service
-from tests.fix_wire import Ask, Begin, decided
+from tests.fix_wire import Begin
 from tests.held_store import nothing_is_decided
 from tests.wire.frames import Accepted, Detach, Discharge
 from tests.wire.messages import data
@@ -59,20 +59,6 @@ def test_nor_does_the_service_end_it_before(service: Service, begin: Begin, addr
         assert (list(session.answers[asked]), control.detached) == ([], None)
     assert control.answer_to(asked).state == Accepted()
     assert control.error == "amqp:illegal-state"
-
-
-@pytest.mark.rule("T15")
-def test_a_discharge_that_ends_its_link_is_rejected_first(begin: Begin, address: str, ask: Ask) -> None:
-    session = begin()
-    control, sender = session.control(), session.sender(address)
-    txn = control.declare()
-    sender.outcome(data(b"x"), txn=txn)
-    number = sender.begin_in(txn)
-    asked = control.request(Discharge(txn_id=txn, fail=False))
-    assert condition(control.answer_to(asked).state) == "amqp:transaction:rollback"
-    assert control.error == "amqp:transaction:rollback"
-    assert decided(ask, txn)[0] == "rollback"
-    sender.transfer(b"x", delivery_id=number)
 
 
 @pytest.mark.rule("T13", "P5")

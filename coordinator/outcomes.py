@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
     delivery_failed: bool = False
     undeliverable_here: bool = False
     annotations: bytes = b""
-    #: not said by the consumer: its link was lost (D5)
+    #: not said by the consumer: its link has ended (D5)
     vanished: bool = False
     #: set when its rows are written: the reason why the message moves to the dead letters, or else from when on it may
     #: be delivered again, in microseconds since 2000; 0: at once
@@ -48,3 +48,5 @@ RELEASED = Outcome(Kind.RELEASED)
 FAILED = Outcome(Kind.MODIFIED, delivery_failed=True)
 #: of a delivery whose link was lost: it comes back before what is newer, without a wait (D5)
 LOST = Outcome(Kind.MODIFIED, delivery_failed=True, vanished=True)
+#: the same of one that its client has not begun with
+UNREAD = Outcome(Kind.MODIFIED, vanished=True)

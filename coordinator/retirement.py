@@ -7,23 +7,40 @@ decision of its transaction; until then the delivery is enlisted, or its outcome
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.errors import Condition, Refusal
-from coordinator.outcomes import FAILED, LOST, RELEASED
-from coordinator.transitions import DECIDED, LINK_LOST
+from coordinator.outcomes import FAILED, LOST, RELEASED, UNREAD
+from coordinator.transitions import DECIDED, LINK_LOST, SENT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from coordinator.group.entries import Entry
     from coordinator.outcomes import Outcome
     from coordinator.registry import Registry
     from coordinator.settlements import Settlements
 
 
+class Departure(Enum):
+    """How a link ends."""
+
+    #: its connection is lost, or the service ends it for what its client has done
+    LOST = "lost"
+    #: its client detaches it, or ends its session or its connection
+    LEFT = "left"
+    #: the service stops
+    STOPPED = "stopped"
+
+
 class Retiring(Protocol):
     """The link of a consumer, as the rules see it."""
 
     default_outcome: Outcome | None
+    departure: Departure
+    #: whether it has retired any delivery in a transaction
+    transactional: bool
 
     def refuse(self, refusal: Refusal) -> None:
         """Detach the link."""
@@ -76,17 +93,42 @@ class Retirement:
             txn.refuse(refusal)  # a checkable one would stay undecided, and could be committed without the retirement
             txn.control.refuse(refusal)
         elif entry.state is not DECIDED:  # else it is settled outside transactions already
+            link.transactional = True
             outcome = outcome or link.default_outcome or FAILED
             if txn.checkable:
                 txn.hold(entry, outcome, settled)
             else:
                 txn.retire(entry, outcome, settled)
 
-    def link_lost(self, entry: Entry, *, dropped: bool) -> None:
-        """What was sent and not decided comes back with one more attempt (D5); what is enlisted waits for its
-        transaction. ``dropped``: its group or address is gone, and nothing is left to deliver it from.
+    def link_ended(self, link: Retiring, entries: Iterable[Entry], *, dropped: bool) -> None:
+        """What was sent and not decided comes back (D5); what is enlisted waits for its transaction. ``entries``: its
+        deliveries, in the order in which they were sent. ``dropped``: their group or address is gone, and nothing is
+        left to deliver them from.
         """
-        if not dropped:
-            self._settlements.add(entry, LOST, LINK_LOST)
-        elif entry.met(LINK_LOST):
-            entry.queue.done_with(entry)
+        outcome, others = _undecided(link)
+        for entry in entries:
+            if dropped:
+                if entry.met(LINK_LOST):
+                    entry.queue.done_with(entry)
+                continue
+            sent = entry.state is SENT
+            self._settlements.add(entry, outcome, LINK_LOST)
+            if sent:
+                outcome = others
+
+
+def _undecided(link: Retiring) -> tuple[Outcome, Outcome]:
+    """The outcome of the first of its undecided deliveries, and that of all others.
+
+    A client that leaves has worked on the first at most, and may have left the others unread: to count them all, as
+    Qpid JMS asks with the default-outcome that it names for each source, would use up the attempts of messages that no
+    application has seen. Where it works in transactions, their rollbacks have counted.
+    """
+    if link.departure is Departure.LOST:
+        return LOST, LOST
+    if link.departure is Departure.STOPPED:
+        return RELEASED, RELEASED
+    named = link.default_outcome
+    if named is not None and not named.delivery_failed:
+        return named, named
+    return (RELEASED, RELEASED) if link.transactional else (LOST, UNREAD)

@@ -11,6 +11,7 @@ import structlog
 from proton import symbol
 
 from coordinator.errors import Condition, Refusal
+from coordinator.retirement import Departure
 from links import container, endpoints, engine
 from links.client import Client
 from links.dispositions import Dispositions
@@ -262,6 +263,7 @@ class Connection(Client):
             self._on_endpoint(kind, link)
         elif kind == engine.CONNECTION_REMOTE_CLOSE:
             self.closing = True  # frames after the peer's close are ignored (part 2, section 2.7.9)
+            self.endpoints.depart(Departure.LEFT)
             self.lost()
             engine.connection_close(self.pointer)
             self.mark()
@@ -303,10 +305,8 @@ class Connection(Client):
         self.opened = True
         idle = engine.transport_remote_idle_timeout(self.transport)
         if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with an error that says why
-            self.force_close(
-                Condition.NOT_ALLOWED,
-                f"an idle-time-out of {idle} ms cannot be kept; {SHORTEST_IDLE_MS} ms or more was expected",
-            )
+            text = f"an idle-time-out of {idle} ms cannot be kept; {SHORTEST_IDLE_MS} ms or more was expected"
+            self.force_close(Condition.NOT_ALLOWED, text)
             return
         self.container = engine.remote_container(self.pointer)
         if self.look.channels.open_refused is not None:

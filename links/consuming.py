@@ -44,6 +44,7 @@ class Consuming(Outgoing):
         "_settling_makes_room",
         "_starved",
         "by_name",
+        "transactional",
         "unsettled",
     )
 
@@ -61,6 +62,7 @@ class Consuming(Outgoing):
         super().__init__(connection, pointer, address, queue, honoured, lasts=lasts)
         self._group = group
         self.unsettled: dict[engine.Pointer, Entry] = {}
+        self.transactional = False
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.limits.unsettled_per_link
         #: octets that all links of the connection have handed to the engine; with more this link stops
@@ -231,9 +233,7 @@ class Consuming(Outgoing):
     # -- the end
 
     def lost(self) -> None:
-        """What was sent and not decided comes back with one more attempt (D5); what is in a transaction waits for
-        it.
-        """
+        """What was sent and not decided comes back (D5); what is in a transaction waits for it."""
         super().lost()
         self._queue.remove(self)
         service = self.connection.service
@@ -243,7 +243,7 @@ class Consuming(Outgoing):
         for entry in unsettled.values():
             entry.link = None
             entry.delivery = None
-            service.retirement.link_lost(entry, dropped=volatile or self._address.gone)
+        service.retirement.link_ended(self, unsettled.values(), dropped=volatile or self._address.gone)
         self.connection.output.settled(unsettled)
         if volatile and not self._address.gone:
             service.subscriptions.remove(self._address, self._queue)

@@ -9,6 +9,7 @@ import structlog
 
 from coordinator.address.permissions import unauthorized
 from coordinator.errors import Condition, Refusal
+from coordinator.retirement import Departure
 from links import engine, filters
 from links.consuming import Consuming
 from links.control_link import ControlLink
@@ -182,6 +183,7 @@ class Endpoints:
             return
         link = self._drop(pointer)
         if link is not None:
+            link.departure = Departure.LEFT
             link.lost()
             if closed and isinstance(link, Consuming) and link.subscription:
                 try:
@@ -245,6 +247,8 @@ class Endpoints:
         return link
 
     def _on_end(self, session: engine.Pointer) -> None:
+        for link in self.sessions[session].values():
+            link.departure = Departure.LEFT
         self._let_go(session)
         del self.sessions[session]
         engine.session_close(session)
@@ -279,6 +283,11 @@ class Endpoints:
         address = self.dynamic.pop(made_by, None)
         if address is not None:
             self.connection.service.directory.remove_dynamic(address, self.connection)
+
+    def depart(self, departure: Departure) -> None:
+        """So all links end that there are."""
+        for link in self.links.values():
+            link.departure = departure
 
     def lost(self) -> None:
         """Let go of all links: consumers first, so that their deliveries go back to the queue in order."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from coordinator.errors import Condition, Refusal
+from coordinator.retirement import Departure
 from links import amending, container, engine, termini
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ Identity = tuple[str | None, str, bool, str]
 class Link:
     """Code that waited for the store checks ``open`` before it uses ``pointer``."""
 
-    __slots__ = ("_looked", "connection", "identity", "name", "open", "pointer", "right", "session")
+    __slots__ = ("_looked", "connection", "departure", "identity", "name", "open", "pointer", "right", "session")
 
     #: see :class:`links.steps.Link`
     takes: int = -1
@@ -134,6 +135,7 @@ class Link:
     def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         self.connection = connection
         self._looked = connection.dispositions
+        self.departure = Departure.LOST
         self.pointer = pointer
         self.session = engine.link_session(pointer)
         self.name = engine.link_name(pointer)

@@ -97,12 +97,12 @@ def test_the_waits_grow_exponentially(begin: Begin, service: Service, ask: Ask, 
 def test_what_a_lost_link_had_comes_back_at_once_in_order(begin: Begin, service: Service, address: str) -> None:
     """It may not have failed at all: a policy is for what a consumer says has failed."""
     _add(service, address, "--retry", LATER)
-    session = begin()
+    session, lost = begin(), begin()
     post(session, address, b"1", b"2", b"3")
-    consumer = session.receiver(address, credit=2)
+    consumer = lost.receiver(address, credit=2)
     consumer.take()
     consumer.take()
-    consumer.detach()
+    lost.peer.close_socket()
     found = session.receiver(address).take_many(3)
     assert [(each.body, each.count) for each in found] == [(b"1", 1), (b"2", 1), (b"3", 0)]
 

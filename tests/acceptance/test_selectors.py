@@ -215,6 +215,8 @@ def test_choosing_among_instances(two_workers: Service) -> None:
         first = 1000 * (len(links) - 1 - number)
         taken = link.take_many(10)
         assert sorted(delivery.body for delivery in taken) == [f"m{n}" for n in range(first, first + 10)]
+        for delivery in taken:
+            delivery.disposition(Modified(delivery_failed=True))
     for link in links:
         link.detach()
     again = select(sessions[0], "q", "n BETWEEN 3000 AND 3009 AND JMSXDeliveryCount > 1 OR n = 99999")

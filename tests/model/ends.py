@@ -11,6 +11,7 @@ from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
 from coordinator.outcomes import Kind
 from coordinator.posts import Relay
+from coordinator.retirement import Departure
 from tests.model import truth
 from tests.model.state import WHY_REJECTED, in_txn, rejected
 from tests.model.steps import AttachControl, AttachListener, AttachReceiver, AttachSender, Outcome, Post, Retire
@@ -64,6 +65,7 @@ class LinkEnd:
         self.on = on
         self.session = session
         self.open = True
+        self.departure = Departure.LOST
 
     @property
     def connection(self) -> Connection:
@@ -191,6 +193,7 @@ class ReceiverEnd(LinkEnd):
         self.queue = queue
         self.key = next(_keys)
         self.default_outcome: outcomes.Outcome | None = None
+        self.transactional = False
         self.draining = self.waits = False
         self.room = 0
         #: all that ever came: the message and its attempts then
@@ -266,7 +269,7 @@ class ReceiverEnd(LinkEnd):
         for entry in unsettled.values():
             entry.link = None
             entry.delivery = None
-            self.driver.service.retirement.link_lost(entry, dropped=self.goes)
+        self.driver.service.retirement.link_ended(self, unsettled.values(), dropped=self.goes)
 
 
 class ListenerEnd(ReceiverEnd):

@@ -19,6 +19,7 @@ from coordinator.errors import Refusal
 from coordinator.exhaustion import Exhaustion
 from coordinator.group.entries import now_micros
 from coordinator.group.queues import Queue
+from coordinator.retirement import Departure
 from coordinator.service import Service
 from coordinator.settings import (
     AddressPattern,
@@ -156,7 +157,7 @@ class InProcess(Driver):
     mend = _crash
 
     def _restart(self) -> None:
-        self._lose(self._open())
+        self._lose(self._open(), Departure.STOPPED)
         self.wait()
         instance = self.service.instance.instance_id
         self._death()
@@ -217,10 +218,11 @@ class InProcess(Driver):
             case Open():
                 self.connections[step.connection] = Connection()
             case Close():
-                self._lose([each for each in self._open() if each.on == step.connection])
+                departure = Departure.LOST if step.abrupt else Departure.LEFT
+                self._lose([each for each in self._open() if each.on == step.connection], departure)
             case End():
                 there = (step.connection, step.session)
-                self._lose([each for each in self._open() if (each.on, each.session) == there])
+                self._lose([each for each in self._open() if (each.on, each.session) == there], Departure.LEFT)
             case AttachControl():
                 self.links[step.link] = ControlEnd(self, step, SETTINGS.transaction.timeout_seconds)
             case AttachSender():
@@ -232,7 +234,7 @@ class InProcess(Driver):
                 address, queue = self._broadcast(step)
                 self.links[step.link] = ListenerEnd(self, step, address, queue)
             case Detach():
-                self._lose([self.links[step.link]])
+                self._lose([self.links[step.link]], Departure.LEFT)
             case Declare():
                 self._declare(step, label)
             case Post():
@@ -270,9 +272,9 @@ class InProcess(Driver):
     def _open(self) -> list[LinkEnd]:
         return [each for each in self.links.values() if each.open]
 
-    def _lose(self, links: list[LinkEnd]) -> None:
+    def _lose(self, links: list[LinkEnd], departure: Departure) -> None:
         for link in links:
-            link.open = False
+            link.open, link.departure = False, departure
         for link in sorted(links, key=lambda link: not isinstance(link, ReceiverEnd)):
             link.lost()
 

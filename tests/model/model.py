@@ -44,6 +44,7 @@ from tests.model.state import (
     WHY_REJECTED,
     Control,
     Delivery,
+    Departure,
     Due,
     Label,
     Letter,
@@ -180,10 +181,10 @@ class Model:
             case Open():
                 self.connections.add(step.connection)
             case Close():
-                self._close(step.connection)
+                self._close(step.connection, Departure.LOST if step.abrupt else Departure.LEFT)
             case End():
                 self.sessions.discard((step.connection, step.session))
-                self._lose([each for each in self._links_of(step.connection) if each.session == step.session])
+                self._lose(self._links_of(step.connection, step.session), Departure.LEFT)
             case AttachControl():
                 self._attach(Control(step.link, step.connection, step.session, hasty=step.hasty, group=step.group))
             case AttachSender():
@@ -193,7 +194,7 @@ class Model:
             case AttachListener():
                 self._attach(Listener(step.link, step.connection, step.session, address=step.address))
             case Detach():
-                self._lose([self.links[step.link]])
+                self._lose([self.links[step.link]], Departure.LEFT)
             case Declare():
                 self._declare(step)
             case Post():
@@ -227,7 +228,7 @@ class Model:
             case Drop():
                 self._drop(kept=step.kept)
             case Restart():
-                self.end_all()
+                self.end_all(Departure.STOPPED)
             case Settle() | Crash():
                 pass  # Model.settled and verdicts.crashed follow
         return self.step
@@ -236,13 +237,15 @@ class Model:
         self.sessions.add((link.connection, link.session))
         self.links[link.number] = link
 
-    def _links_of(self, connection: int) -> list[Link]:
-        return [link for link in self.links.values() if link.open and link.connection == connection]
+    def _links_of(self, connection: int, session: int | None = None) -> list[Link]:
+        """Those of all its sessions, or of one."""
+        found = [link for link in self.links.values() if link.open and link.connection == connection]
+        return [link for link in found if session in (None, link.session)]
 
-    def _close(self, connection: int) -> None:
+    def _close(self, connection: int, departure: Departure) -> None:
         self.connections.discard(connection)
         self.sessions = {each for each in self.sessions if each[0] != connection}
-        self._lose(self._links_of(connection))
+        self._lose(self._links_of(connection), departure)
 
     def _answer(self, link: int, *allowed: str, label: str = "answer", number: int | None = None) -> None:
         self.due[label, number or self.step] = Due(frozenset(allowed), link)
@@ -250,9 +253,9 @@ class Model:
     def _detach(self, link: Link, condition: str) -> None:
         if link.open:
             link.condition = condition
-            self._lose([link])
+            self._lose([link], Departure.LOST)
 
-    def _lose(self, links: list[Link]) -> None:
+    def _lose(self, links: list[Link], departure: Departure) -> None:
         for link in links:
             link.open = False
             for label, due in self.due.items():
@@ -260,9 +263,14 @@ class Model:
                     self.due[label] = Due(due.allowed | {None}, due.link)
         for link in links:
             if isinstance(link, Receiver):  # D5
-                for each in link.deliveries:
-                    if not each.done and each.txn is None:
-                        self._apply(each, Outcome.LOST)
+                undecided = [each for each in link.deliveries if not each.done and each.txn is None]
+                first = others = Outcome.LOST
+                if departure is Departure.STOPPED or (departure is Departure.LEFT and link.transactional):
+                    first = others = Outcome.RELEASED
+                elif departure is Departure.LEFT:
+                    others = Outcome.UNREAD
+                for each in undecided:
+                    self._apply(each, first if each is undecided[0] else others)
         for link in links:
             if isinstance(link, Control):  # T13
                 for txn in self.txns.values():
@@ -334,10 +342,10 @@ class Model:
             self._decide(txn, commit=False)
             txn.others = True
 
-    def end_all(self) -> None:
+    def end_all(self, departure: Departure) -> None:
         """The instance ends, and with it every connection."""
         for connection in sorted(self.connections):
-            self._close(connection)
+            self._close(connection, departure)
         for txn in self.txns.values():
             txn.timed_out = False
 
@@ -692,6 +700,7 @@ class Model:
         if each.txn is None:
             each.txn = txn
             txn.retired.append(each)
+            each.receiver.transactional = True
         if txn.group is not None and txn.state == "active":
             if txn.op is not None:  # H5
                 txn.state, txn.refused = "rollback-only", ROLLBACK

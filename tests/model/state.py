@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from tests.model.steps import (
     Outcome,
@@ -62,8 +63,11 @@ KIND = {
     Outcome.FAILED_LATER: "modified",
     Outcome.GIVEN_UP: "modified",
     Outcome.LOST: "modified",
+    Outcome.UNREAD: "modified",
 }
 FAILURES = (Outcome.FAILED, Outcome.FAILED_ELSEWHERE, Outcome.FAILED_LATER, Outcome.LOST)
+#: what no consumer says
+UNSAID = (Outcome.LOST, Outcome.UNREAD)
 REFUSALS = (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE)
 #: what a consumer says with ``rejected``, as a dead letter tells it
 WHY_REJECTED = "amqp:internal-error: by the consumer"
@@ -87,6 +91,14 @@ def in_txn(answer: str) -> str:
 
 #: ("answer", step), ("decided", step): the second one to a post (T25), ("settled", delivery): the service settles it.
 Label = tuple[str, int]
+
+
+class Departure(Enum):
+    """How a link ends: its connection vanishes, or the service ends it; its client leaves; the service stops."""
+
+    LOST = "lost"
+    LEFT = "left"
+    STOPPED = "stopped"
 
 
 @dataclass(eq=False)
@@ -116,6 +128,8 @@ class Sender(Link):
 class Receiver(Link):
     queue: int = 0
     deliveries: list[Delivery] = field(default_factory=list)
+    #: it has retired in a transaction
+    transactional: bool = False
 
 
 @dataclass(eq=False)

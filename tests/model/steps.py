@@ -33,8 +33,9 @@ class Outcome(Enum):
     FAILED_LATER = "failed-later"
     #: modified, asking for a delay level below 0: the dead letters
     GIVEN_UP = "given-up"
-    #: nothing: its consumer vanishes
+    #: nothing: its consumer vanishes, or leaves with this one first; and those behind it, when it leaves
     LOST = "lost"
+    UNREAD = "unread"
 
     def __repr__(self) -> str:
         return str(self)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.model.model import Model
 from tests.model.possible import allows, waits
-from tests.model.state import ADDRESSES, FIFO, GROUPS, POLICIES, QUEUE_KINDS, QUEUES, Control, Receiver, Sender
+from tests.model.state import ADDRESSES, FIFO, GROUPS, POLICIES, QUEUE_KINDS, QUEUES, UNSAID, Control, Receiver, Sender
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -107,7 +107,7 @@ def listening(model: Model) -> Steps:
 def hearing(model: Model) -> Steps:
     """Mostly where there is something."""
     there = [each.number for each in model.listeners() if each.waiting]
-    said = [each for each in Outcome if each not in (Outcome.LOST, Outcome.NONE)]
+    said = [each for each in Outcome if each not in (*UNSAID, Outcome.NONE)]
     return st.builds(Hear, st.sampled_from(there), st.sampled_from(said)) if there else None
 
 
@@ -168,7 +168,7 @@ def retiring(model: Model) -> Steps:
         places = [place for place, delivery in enumerate(each.deliveries) if not delivery.closed and not delivery.done]
         late = [place for place, delivery in enumerate(each.deliveries) if delivery.done and not delivery.closed]
         txns = st.one_of(st.none(), _txns(model, each.connection), _txns(model, each.connection))
-        said = [each for each in Outcome if each is not Outcome.LOST]
+        said = [each for each in Outcome if each not in UNSAID]
         outcomes = st.sampled_from((Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.FAILED, *said))
         if places:
             ranges = st.tuples(st.sampled_from(places), st.integers(0, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.model.model import Model
-from tests.model.state import POLICIES, Receiver, Stored, Txn
+from tests.model.state import POLICIES, Departure, Receiver, Stored, Txn
 
 if TYPE_CHECKING:
     from tests.model import truth
@@ -59,7 +59,7 @@ def crashed(
         if isinstance(link, Receiver):
             for each in link.deliveries:
                 each.done = each.closed = True
-    model.end_all()
+    model.end_all(Departure.LOST)
     model.settled()
     return wrong
 

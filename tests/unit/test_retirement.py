@@ -12,12 +12,14 @@ import pytest
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED, RELEASED, Outcome
-from coordinator.retirement import Retirement
+from coordinator.retirement import Departure, Retirement
 from coordinator.transitions import ENLISTED
 
 
 class Link:
     default_outcome: Outcome | None = RELEASED
+    departure = Departure.LOST
+    transactional = False
 
     def __init__(self) -> None:
         self.refusals: list[Refusal] = []

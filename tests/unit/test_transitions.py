@@ -21,7 +21,7 @@ from coordinator.group.entries import Entry
 from coordinator.instance import Instance
 from coordinator.memory import Account
 from coordinator.outcomes import ACCEPTED, FAILED, Outcome
-from coordinator.retirement import Retirement
+from coordinator.retirement import Departure, Retirement
 from coordinator.settings import LimitSettings, TransactionSettings
 from coordinator.settlements import Settlement, Settlements
 from coordinator.transactions import Transaction
@@ -327,7 +327,8 @@ def _retire(entry: Entry, its: SimpleNamespace) -> None:
 
 
 def _lost(entry: Entry, its: SimpleNamespace) -> None:
-    its.retirement.link_lost(entry, dropped=False)
+    its.link.departure = Departure.LOST
+    its.retirement.link_ended(its.link, [entry], dropped=False)
 
 
 def _kept(entry: Entry, its: SimpleNamespace) -> None:

@@ -33,7 +33,43 @@ final class DeliveryCases {
                 Map.entry("later", DeliveryCases::later),
                 Map.entry("no-prefetch", DeliveryCases::noPrefetch),
                 Map.entry("not-allowed", DeliveryCases::notAllowed),
+                Map.entry("many-closes", DeliveryCases::manyCloses),
                 Map.entry("dead-letters", DeliveryCases::deadLetters));
+    }
+
+    /** A job that begins, takes one message, and closes, more often than a delivery may fail: it prefetches all others. */
+    private static void manyCloses(Broker broker, Map<String, Object> seen) throws Exception {
+        int runs = 20;
+        Session writer = Broker.automatic(broker.connect());
+        Broker.send(writer, writer.createProducer(broker.queue(writer, "q")), "m", runs + 5);
+        for (boolean transacted : new boolean[] {false, true}) {
+            List<String> received = new ArrayList<>();
+            TreeSet<Integer> counts = new TreeSet<>();
+            for (int i = 0; i < runs / 2; i++) {
+                Connection connection = broker.connect();
+                Session session = transacted ? Broker.transacted(connection) : Broker.automatic(connection);
+                Message message = Broker.receive(session.createConsumer(broker.queue(session, "q")));
+                received.add(Broker.text(message));
+                counts.add(message.getIntProperty("JMSXDeliveryCount"));
+                if (transacted) {
+                    session.commit();
+                }
+                connection.close();
+            }
+            seen.put(transacted ? "in_transactions" : "received", received);
+            seen.put(transacted ? "counts_in_transactions" : "counts", new ArrayList<>(counts));
+        }
+        List<Integer> uncommitted = new ArrayList<>();
+        for (int i = 0; i < 4; i++) {
+            Connection connection = broker.connect();
+            Session session = Broker.transacted(connection);
+            Message message = Broker.receive(session.createConsumer(broker.queue(session, "q")));
+            uncommitted.add(message.getIntProperty("JMSXDeliveryCount"));
+            session.close();
+            connection.close();
+        }
+        seen.put("uncommitted", uncommitted);
+        seen.put("left", broker.takeAll("q"));
     }
 
     /** Qpid JMS says by a property which outcome an acknowledgement is. */

@@ -1,0 +1,119 @@
+"""What becomes of the deliveries that a consumer has not decided when its link ends (rule D5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fix_service import Service
+from tests.fix_wire import Begin, BeginAt
+from tests.wire.frames import Accepted, Modified, Rejected, Released, Source, State
+from tests.wire.links import Receiver
+from tests.wire.queues import dead_letters, post
+
+pytestmark = pytest.mark.rule("D5")
+
+_BODIES = [b"1", b"2", b"3"]
+_FAILED = Modified(delivery_failed=True, undeliverable_here=False)
+
+
+def _leave(consumer: Receiver, how: str) -> None:
+    session = consumer.session
+    match how:
+        case "a detach":
+            consumer.detach(closed=False)
+        case "a close of the link":
+            consumer.detach()
+        case "an end":
+            session.end()
+        case "a close":
+            session.peer.close()
+        case "nothing":
+            session.peer.close_socket()
+
+
+def _came_back(begin: Begin, address: str, how: str, default: State | None = None) -> list[tuple[object, int]]:
+    """Body and delivery-count, of three that a consumer had which left so."""
+    post(begin(), address, *_BODIES)
+    consumer = begin().receiver(Source(address=address, default_outcome=default))
+    consumer.take_many(3)
+    _leave(consumer, how)
+    after = begin().receiver(address)
+    return [(each.body, each.count) for each in after.take_many(3)]
+
+
+@pytest.mark.parametrize("how", ["a detach", "a close of the link", "an end", "a close"])
+@pytest.mark.parametrize("default", [None, _FAILED])
+def test_of_those_a_client_leaves_the_first_alone_has_failed(
+    begin: Begin, address: str, how: str, default: State | None
+) -> None:
+    """The others lay in its prefetch, perhaps: its application may not have seen them. All come back in their order."""
+    assert _came_back(begin, address, how, default) == [(b"1", 1), (b"2", 0), (b"3", 0)]
+
+
+@pytest.mark.parametrize("default", [Released(), Modified(delivery_failed=False, undeliverable_here=False)])
+def test_none_has_failed_where_the_client_has_said_so(begin: Begin, address: str, default: State) -> None:
+    """Part 3, section 3.5.3: the default-outcome is used when the source goes."""
+    assert _came_back(begin, address, "a close", default) == [(b"1", 0), (b"2", 0), (b"3", 0)]
+
+
+def test_all_have_failed_when_the_connection_is_lost(begin: Begin, address: str) -> None:
+    assert _came_back(begin, address, "nothing") == [(b"1", 1), (b"2", 1), (b"3", 1)]
+
+
+@pytest.mark.rule("P8")
+@pytest.mark.parametrize(("default", "letters"), [(Accepted(), []), (Rejected(), _BODIES)])
+def test_a_default_outcome_that_ends_them(begin: Begin, address: str, default: State, letters: list[bytes]) -> None:
+    """Part 3, section 3.5.3."""
+    session = begin()
+    post(session, address, *_BODIES)
+    consumer = session.receiver(Source(address=address, default_outcome=default))
+    consumer.take_many(3)
+    consumer.detach()
+    session.sync()
+    assert dead_letters(session, address).bodies() == letters
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T28")
+def test_in_transactions_their_rollbacks_count(begin: Begin, address: str) -> None:
+    """The first was rolled back, and is in the prefetch again when its consumer leaves: one attempt, and not two."""
+    session = begin()
+    post(session, address, *_BODIES)
+    control = session.control()
+    consumer = session.receiver(address)
+    txn = control.declare()
+    consumer.take_many(3)[0].retire(txn, Accepted())
+    control.roll_back(txn)
+    assert consumer.take().count == 1
+    consumer.detach()
+    assert [(each.body, each.count) for each in session.receiver(address).take_many(3)] == [
+        (b"1", 1),
+        (b"2", 0),
+        (b"3", 0),
+    ]
+
+
+def test_a_transaction_that_is_undecided_keeps_what_it_retires(begin: Begin, address: str) -> None:
+    """It is not among those that are left: the delivery behind it is the first."""
+    session, other = begin(), begin()
+    post(session, address, *_BODIES)
+    control = session.control()
+    txn = control.declare()
+    consumer = session.receiver(address)
+    retired, _, _ = consumer.take_many(3)
+    retired.retire(txn, Accepted(), settled=False)
+    consumer.detach()
+    after = other.receiver(address)
+    assert [(each.body, each.count) for each in after.take_many(2)] == [(b"2", 0), (b"3", 0)]
+    control.roll_back(txn)
+    assert [(each.body, each.count) for each in after.take_many(1)] == [(b"1", 1)]
+
+
+def test_none_has_failed_when_the_service_stops(own_service: Service, begin_at: BeginAt) -> None:
+    session = begin_at(own_service)
+    post(session, "q", *_BODIES)
+    session.receiver(Source(address="q", default_outcome=Accepted())).take_many(3)
+    assert own_service.stop() == 0
+    own_service.start()
+    again = begin_at(own_service).receiver("q")
+    assert [(each.body, each.count) for each in again.take_many(3)] == [(b"1", 0), (b"2", 0), (b"3", 0)]

@@ -24,8 +24,13 @@ from spark.books.numbers import FRACTION, as_number, digits_behind_point
 
 #: Else a cell that cannot be read, or that a row lacks, is null.
 _STRICT: Final = {"mode": "FAILFAST"}
+#: A quote in a quoted cell is written twice (RFC 4180), as spreadsheets, PostgreSQL and Python write it. Spark's own
+#: default takes a backslash for what stands before it, and any other quote for a part of the cell.
+_QUOTES: Final = {"escape": '"', "unescapedQuoteHandling": "RAISE_ERROR"}
+#: what the reader says then
+_UNESCAPED: Final = "Unescaped quote character"
 _DEFAULTS: Final = {
-    "csv": {**_STRICT, "header": "true", "enforceSchema": "false", "columnPruning": "false"},
+    "csv": {**_STRICT, **_QUOTES, "header": "true", "enforceSchema": "false", "columnPruning": "false"},
     "json": _STRICT,
     # else a time without a zone looks like one with it
     "jdbc": {"preferTimestampNTZ": "true"},
@@ -175,7 +180,10 @@ def unreadable(description: Description, error: PySparkException | Py4JJavaError
     except (PySparkException, Py4JJavaError):
         # no row is at fault: the file is missing, or cannot be read at all
         fault = None
-    return BookError(f"book {description.name}: {fault or f'cannot be read: {reason(error)}'}")
+    why = fault or f"cannot be read: {reason(error)}"
+    if description.format == "csv" and _UNESCAPED in why:
+        why = "a quote in a quoted cell is not written twice; options.escape says what else stands before it"
+    return BookError(f"book {description.name}: {why}")
 
 
 def reason(error: PySparkException | Py4JJavaError) -> str:

@@ -208,6 +208,34 @@ def test_a_type_says_whether_it_has_a_zone(spark: SparkSession, tmp_path: Path, 
     assert (row["at"].timestamp(), row["without_zone"]) == (1_772_323_200, without)
 
 
+@pytest.mark.parametrize(
+    ("options", "written", "read"),
+    [
+        ("", '"with ""quote"""', 'with "quote"'),
+        ("", '"x"",""y"', 'x","y'),
+        ("", '5" pipe', '5" pipe'),
+        ("", '"a \\ b"', "a \\ b"),
+        ('escape = "\\\\"', '"with \\"quote\\""', 'with "quote"'),
+        ('multiLine = true\nlineSep = "\\r\\n"', '"two\r\nlines"', "two\r\nlines"),
+    ],
+)
+def test_quotes_are_read_as_they_are_written(
+    spark: SparkSession, tmp_path: Path, options: str, written: str, read: str
+) -> None:
+    """Python's csv, spreadsheets and PostgreSQL write a quote twice (RFC 4180); others say so."""
+    line = LINE.replace("a1", written)
+    (tmp_path / "rows").write_bytes(f"{HEADER}\r\n{line}\r\n".encode())
+    assert [row["key"] for row in _rows(spark, _book(tmp_path, "csv", options=options))] == [read]
+
+
+def test_a_quote_that_is_written_otherwise_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """It would be a part of the cell, and the message of that key lost."""
+    line = LINE.replace("a1", '"with \\"quote\\""')
+    (tmp_path / "rows").write_text(f"{HEADER}\n{line}\n", encoding="utf-8")
+    with pytest.raises(BookError, match=r"a quote in a quoted cell is not written twice; options\.escape"):
+        _rows(spark, _book(tmp_path, "csv"))
+
+
 def test_each_file_of_a_folder_has_its_header(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "1.csv").write_text(_lines(HEADER, *[LINE] * 100), encoding="utf-8")

@@ -71,6 +71,8 @@ class Dropped:
     whole: tuple[str, ...] = ()
     #: they have rows that are not archived, and the archive is on
     unarchived: tuple[str, ...] = ()
+    #: empty, and not dropped: an object that others have made depends on it, which is named
+    held: tuple[str, ...] = ()
     #: rows of instances that ended long ago
     instances: int = 0
 
@@ -107,7 +109,7 @@ def drop_old(connection: Connection, policy: Policy) -> Dropped:
         done = _Work(connection, policy, now)
         done.halves()
         done.ops()
-        removed, waiting = remove_empty(connection)
+        removed, waiting, held = remove_empty(connection)
         instances = forget_instances(connection, policy.decisions)
         forget_marks(connection)
     return Dropped(
@@ -117,6 +119,7 @@ def drop_old(connection: Connection, policy: Policy) -> Dropped:
         waiting=(*done.waiting, *waiting),
         whole=tuple(done.whole),
         unarchived=tuple(done.unarchived),
+        held=tuple(held),
         instances=instances,
     )
 

@@ -17,10 +17,21 @@ from store.tables import SCHEMA, batch_mark, consumer_group, group_read, instanc
 LOCK_TIMEOUT: Final = "200ms"
 
 
-def remove_empty(connection: Connection) -> tuple[list[str], list[str]]:
-    """Drop the empty partitions of dropped days. Returns those dropped and those left for later."""
+#: One object that others have made and that depends on a table, such as a view.
+_DEPENDENT: Final = text(
+    "select pg_describe_object(d.classid, d.objid, d.objsubid) from pg_depend d "
+    "where d.refclassid = 'pg_class'::regclass and d.refobjid = cast(:name as regclass) and d.deptype = 'n' "
+    "and not exists (select from pg_constraint c where c.oid = d.objid and c.conrelid = d.refobjid) limit 1"
+)
+
+
+def remove_empty(connection: Connection) -> tuple[list[str], list[str], list[str]]:
+    """Drop the empty partitions of dropped days. Returns those dropped, those left for later, and those that stay, each
+    with what depends on it.
+    """
     removed: list[str] = []
     waiting: list[str] = []
+    held: list[str] = []
     for table in PARTITIONED:
         kept_from = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == table))
         names = connection.execute(
@@ -40,7 +51,11 @@ def remove_empty(connection: Connection) -> tuple[list[str], list[str]]:
             if connection.scalar(text(f"select exists (select from {SCHEMA}.{name})")):
                 connection.rollback()
                 continue
+            dependent = connection.scalar(_DEPENDENT, {"name": f"{SCHEMA}.{name}"})
             connection.rollback()
+            if dependent is not None:
+                held.append(f"{name}: {dependent}")
+                continue
             try:
                 with boundary():
                     _remove(connection, table, name, pending)
@@ -48,7 +63,7 @@ def remove_empty(connection: Connection) -> tuple[list[str], list[str]]:
             except Contended:
                 waiting.append(name)
                 break  # PostgreSQL detaches one partition at a time
-    return removed, waiting
+    return removed, waiting, held
 
 
 def _remove(connection: Connection, table: str, name: str, pending: bool | None) -> None:

@@ -51,6 +51,8 @@ def maintain(settings: Settings, database_url: str) -> int:
         _log.info("old days dropped", **asdict(done))
     if done.unarchived:
         _log.warning("days wait for the archive", partitions=done.unarchived, run="coordinator archive write")
+    if done.held:
+        _log.warning("empty tables of old days stay: other objects depend on them", tables=done.held)
     if forgotten:
         _log.info("messages of the inbox forgotten", messages=forgotten)
     if told:

@@ -361,3 +361,20 @@ def test_a_reconciliation_sees_whole_days_only_and_none_goes_meanwhile(days: Day
             snapshot.kept(Period(until=OLDER - timedelta(days=1)))
     days.drop()
     assert days.halves() == []
+
+
+def test_a_table_that_others_have_a_view_of_stays_alone(days: Days) -> None:
+    """It is named, and holds up no other day."""
+    orders = days.address("orders")
+    times = [OLD, OLD + timedelta(days=1)]
+    for at in times:
+        days.half(at, to=orders)
+    first, second = (f"half_{at:%Y%m%d}" for at in times)
+    days.connection.execute(text(f"create view public.theirs as select * from coordinator.{first}"))
+    days.connection.commit()
+    held = (f"{first}: rule _RETURN on view theirs",)
+    assert days.drop() == Dropped(emptied=(first, second), removed=(second,), held=held)
+    assert days.drop() == Dropped(held=held)
+    days.connection.execute(text("drop view public.theirs"))
+    days.connection.commit()
+    assert days.drop() == Dropped(removed=(first,))

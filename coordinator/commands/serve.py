@@ -53,7 +53,8 @@ def serve(
     """Run the service until SIGTERM or Ctrl-C.
 
     Settings are taken from these flags, then COORDINATOR_... in the environment, then the settings file. Exit status:
-    0 told to stop, 1 the store was away at the start, 2 it cannot work like this (a setting, the schema, a password).
+    0 told to stop; 1 it could not start now (the store is away, another process has the port or the data folder); 2 it
+    cannot work like this (a setting, the schema, a password).
     """
     log = {name: value for name, value in (("level", log_level), ("format", log_format)) if value is not None}
     checked = settings(

@@ -19,6 +19,10 @@ class CannotListen(Exception):
     """An address cannot be listened on; the message names it and says why."""
 
 
+class PortInUse(CannotListen):
+    """Another process listens there."""
+
+
 def listen(
     urls: Sequence[str], workers: int, schemes: tuple[str, ...] = AMQP
 ) -> tuple[list[list[socket.socket]], list[Endpoint]]:
@@ -72,8 +76,9 @@ def _bindable(url: str, wanted: Endpoint) -> list[tuple[socket.AddressFamily, st
             if error.errno in _ABSENT:
                 absent = error
                 continue
-            reason = "address in use by another process" if error.errno == errno.EADDRINUSE else error.strerror
-            raise CannotListen(f"cannot listen on {url}: {reason}") from None
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(f"cannot listen on {url}: address in use by another process") from None
+            raise CannotListen(f"cannot listen on {url}: {error.strerror}") from None
         else:
             port = probe.getsockname()[1]
             result.append((family, host, port))
@@ -96,7 +101,8 @@ def _listening(family: socket.AddressFamily, place: Endpoint) -> socket.socket:
         made.setblocking(False)
     except OSError as error:
         made.close()
-        raise CannotListen(f"cannot listen on {place}: {error.strerror}") from None
+        kind = PortInUse if error.errno == errno.EADDRINUSE else CannotListen
+        raise kind(f"cannot listen on {place}: {error.strerror}") from None
     return made
 
 

@@ -90,8 +90,8 @@ class Supervisor:
         self._announced = False
 
     def run(self) -> int:
-        """The exit status: 0 stopped when told to, 1 the store was away at the start, 2 it cannot work like this. The
-        log says why.
+        """The exit status: 0 stopped when told to, 1 it could not start now, 2 it cannot work like this. The log says
+        why.
         """
         with self._signals():
             try:

@@ -1,4 +1,6 @@
-"""Where the service cannot run it says why in one line, and ends with status 2; with 1 where the store is away."""
+"""Where the service cannot run it says why in one line, and ends with status 2; with 1 where that may pass, as
+where the store is away.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def _refused(*arguments: str, status: int = 2) -> str:
 def test_the_port_is_in_use(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        reason = _refused("--listen", f"amqp://127.0.0.1:{port}", "--data-dir", str(folder / "data"))
+        reason = _refused("--listen", f"amqp://127.0.0.1:{port}", "--data-dir", str(folder / "data"), status=1)
     assert f"127.0.0.1:{port}" in reason
     assert "in use" in reason.lower()
 

@@ -116,7 +116,7 @@ def test_a_given_database_and_its_password(serve: Serve, database_url: str) -> N
 def test_a_port_in_use(serve: Serve, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         url = f"amqp://127.0.0.1:{other.getsockname()[1]}"
-        reason = _refused(serve("--data-dir", str(folder), "--listen", url))
+        reason = _refused(serve("--data-dir", str(folder), "--listen", url), status=1)
     assert reason == f"cannot listen on {url}: address in use by another process"
 
 
@@ -124,7 +124,7 @@ def test_the_port_of_another_coordinator(serve: Serve, folder: Path, database_ur
     first = serve("--data-dir", str(folder))
     place = first.listening()
     url = f"amqp://127.0.0.1:{place[1]}"
-    reason = _refused(serve("--database-url", database_url, "--listen", url))
+    reason = _refused(serve("--database-url", database_url, "--listen", url), status=1)
     assert reason == f"cannot listen on {url}: address in use by another process"
     assert answers(place) == HEADER
 
@@ -138,7 +138,7 @@ def test_a_host_that_is_none_of_ours(serve: Serve, folder: Path) -> None:
 def test_a_data_folder_in_use(serve: Serve, folder: Path) -> None:
     first = serve("--data-dir", str(folder))
     place = first.listening()
-    reason = _refused(serve("--data-dir", str(folder)))
+    reason = _refused(serve("--data-dir", str(folder)), status=1)
     assert reason.startswith(f"data folder {folder} is in use by another coordinator (process {first.process.pid})")
     assert answers(place) == HEADER
 

@@ -220,6 +220,7 @@ class Checkable(Transaction):
         self._host.forget(self)
         self._let_go_of_posts(None)
         self.posts = []
+        self.returns()  # what its client has retired may be the store's by now, or will come back
         if not self.halves.on_way:
             self._leave()
         self._tell_askers()
@@ -235,6 +236,7 @@ class Checkable(Transaction):
         for entry in retired:
             if halves.decided or entry not in halves.held:
                 self._keep(entry)
+        self.returned()
 
     def _roll_back(self, reason: str) -> None:
         if not self.checkable:
@@ -244,6 +246,7 @@ class Checkable(Transaction):
         if halves.on_way:
             halves.waiting = reason
             self.let_go()
+            self.returns()
         elif halves.decided:
             self.let_go()
             self.durable()
@@ -309,6 +312,7 @@ class Checkable(Transaction):
             self.error = why(error)
             self.let_go()
             self.reason = reasons.STORE_REFUSED
+            self.returns()
             self._instance.commit.add(self)
         else:  # the store has it undecided, or another is about to decide it
             self._end(UNKNOWN)
@@ -325,10 +329,12 @@ class Checkable(Transaction):
         elif self.halves.on_way:
             self.halves.news = True
         elif self.open and self.halves.held and not isinstance(found, Undecided | None):
-            self._give_up_held(found.decision == "commit", lambda: None)
+            self._give_up_held(found.decision == "commit", self.returned)
 
     def _give_up_held(self, committed: bool, then: Callable[[], None]) -> None:
         """Another has decided it: in the store, what it held is applied, or waits for this instance to take it back."""
+        if not committed:
+            self.returns()
         retired, self.retired = self.retired, []
         holds, self.halves.held = self.halves.held, {}
         for entry in retired:

@@ -288,6 +288,8 @@ class Transaction(Work["Host"]):
         self.wanted = fail
         if self.parked:
             self.state = after(self.state, TxnEvent.DISCHARGE_EARLY)
+            if fail or self.refused_work:
+                self.returns()
         else:
             self._decide(fail)
 
@@ -329,8 +331,7 @@ class Transaction(Work["Host"]):
         if self.empty and not self.registered:
             self.durable()
         else:
-            if not self.checkable:
-                self.returns()
+            self.returns()
             self._instance.commit.add(self)
 
     # -- the unit of the group commit

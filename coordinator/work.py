@@ -141,9 +141,18 @@ class Work(Generic[H]):
 
     def returns(self) -> None:
         """A rollback is on its way to the store, and gives back what was retired: drains wait for it."""
+        if self.returning:
+            return
         self.returning = [entry.queue for entry in self.retired]
         for queue in self.returning:
             queue.returning += 1
+
+    def returned(self) -> None:
+        """It has given back what it does."""
+        returning, self.returning = self.returning, []
+        for queue in returning:
+            queue.returning -= 1
+            queue.touch()
 
     def write_undone(self, batch: Batch) -> None:
         """Give back what it has retired, as it rolls back."""
@@ -197,10 +206,7 @@ class Work(Generic[H]):
         self.undone = []
 
     def forget_work(self) -> None:
-        returning, self.returning = self.returning, []
-        for queue in returning:
-            queue.returning -= 1
-            queue.touch()
+        self.returned()
         self.posts = []
         self.entries = []
         self.retired = []

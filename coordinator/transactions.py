@@ -32,7 +32,7 @@ from coordinator.transitions import (
 )
 from coordinator.work import Work, held_octets, why
 from store import reasons
-from store.errors import AddressGone, AlreadyDecided, GroupsChanged
+from store.errors import AddressGone, AlreadyDecided
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -375,9 +375,7 @@ class Transaction(Work["Host"]):
 
     def refused(self, error: StoreError) -> None:
         """The store has refused the decision."""
-        if isinstance(error, GroupsChanged):
-            for address, _, _ in self.posts:
-                address.fans = True
+        if self.state is COMMITTING and self.can_commit_after(error):
             self._instance.commit.add(self, self.octets)
             return
         if isinstance(error, AddressGone):

@@ -9,7 +9,7 @@ from coordinator.group import deliveries
 from coordinator.outcomes import without_annotations
 from coordinator.transitions import KEPT
 from store.commit.terms import PLAIN
-from store.errors import AddressGone, AlreadyDecided, NotLeased
+from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
 
 if TYPE_CHECKING:
     from coordinator.address.enqueue import Enqueue
@@ -57,6 +57,7 @@ class Work(Generic[H]):
         "octets",
         "owner",
         "posts",
+        "purged",
         "retired",
         "returning",
         "rows",
@@ -83,6 +84,8 @@ class Work(Generic[H]):
         #: posts that were let go, as the transaction can only roll back
         self.dropped = 0
         self.retired: list[Entry] = []
+        #: of these, some were removed with their addresses: the commit leaves them out
+        self.purged = False
         #: of the posts, once written: their ids, and those of their entries that are born leased to this instance
         self.half_ids: list[int] = []
         self.entries: list[Entry | None] = []
@@ -129,11 +132,24 @@ class Work(Generic[H]):
                 batch.half(half_id, txn_id, address.id, message)
                 entries.append(enqueue.write_entry(batch, address, half_id, message, terms, self.owner))
         if self.retired:
-            accepted = deliveries.write(batch, self.retired, instance.uuids, txn_id)
+            retired = [entry for entry in self.retired if not entry.queue.gone] if self.purged else self.retired
+            accepted = deliveries.write(batch, retired, instance.uuids, txn_id)
             batch.op(txn_id, b"commit", posted=len(self.posts), covers=accepted)
         else:
             batch.commit_ids.append(txn_id)
             batch.commit_posted.append(len(self.posts))
+
+    def can_commit_after(self, error: StoreError) -> bool:
+        """The store has refused the commit. Whether it may take another, as it has groups of which this instance did
+        not know, or messages were removed with their addresses before it retires them.
+        """
+        if isinstance(error, GroupsChanged):
+            for address, _, _ in self.posts:
+                address.fans = True
+            return True
+        purged = isinstance(error, NotLeased) and any(entry.queue.gone for entry in self.retired)
+        again, self.purged = purged and not self.purged, purged
+        return again
 
     def write_rollback(self, batch: Batch, reason: str) -> None:
         batch.op(self.id, b"rollback", reason=reason, posted=self.posted)

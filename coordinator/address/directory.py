@@ -131,6 +131,7 @@ class Directory:
         address.gone = True
         for queue in (address.queue, *address.subscriptions):
             if queue is not None:
+                queue.gone = True
                 self._queues.by_group.remove(queue)
         users, address.users = address.users, set()
         for user in users:

@@ -68,6 +68,7 @@ class Queue:
         "browsers",
         "consumers",
         "dirty",
+        "gone",
         "group_id",
         "held",
         "holding",
@@ -120,6 +121,8 @@ class Queue:
         #: (D5)
         self.returning = 0
         self.dirty = False
+        #: its address was removed, and all messages with it
+        self.gone = False
         self.surplus = Surplus(self)
         #: this instance holds the group whole: entries are taken by the range, not leased one by one
         self.holding = False

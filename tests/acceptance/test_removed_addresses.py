@@ -17,7 +17,8 @@ from store.embedded.running import running_url
 from store.ids import id_at
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin
-from tests.wire.frames import Accepted, Rejected, Source, Target
+from tests.wire.checkable import in_group
+from tests.wire.frames import Accepted, Modified, Rejected, Source, State, Target
 from tests.wire.links import Receiver
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
@@ -253,20 +254,51 @@ def test_removing_an_address(begin: Begin, service: Service, address: str, ask: 
     assert session.receiver(address, credit=5).take().body == b"new"
 
 
-@pytest.mark.rule("T8", "D1")
-def test_what_is_retired_from_a_removed_address_cannot_be_committed(
-    begin: Begin, service: Service, address: str
+@pytest.mark.rule("T8", "T31", "D1")
+@pytest.mark.parametrize("checkable", [False, True])
+@pytest.mark.parametrize("outcome", [Accepted(), Rejected(), Modified(delivery_failed=True)])
+def test_what_is_retired_from_a_removed_address_is_committed_without_it(
+    begin: Begin, service: Service, address: str, ask: Ask, checkable: bool, outcome: State
 ) -> None:
+    """The message went with its address, and an op says so; the rest of the transaction is committed."""
     session = begin()
-    assert session.sender(address).outcome(data(b"x")) == Accepted()
-    delivery, control = session.receiver(address, credit=1).take(), session.control()
+    target, other = session.sender(f"{address}-2"), session.receiver(f"{address}-3", credit=1)
+    for name in (address, f"{address}-3"):
+        assert session.sender(name).outcome(data(b"x")) == Accepted()
+    consumer, control = session.receiver(address, credit=1), in_group(session) if checkable else session.control()
     txn = control.declare()
-    delivery.retire(txn, settled=False)
+    consumer.take().retire(txn, outcome, settled=False)
+    other.take().retire(txn, settled=False)
+    target.outcome(data(b"y"), txn=txn)
+    service.cli("address", "remove", address, "--force")
+    assert consumer.error == DELETED
+    control.commit(txn)
+    assert [each.body for each in session.receiver(f"{address}-2", credit=5).drain()] == [b"y"]
+    ops = """select o.decision, count(*)::int from coordinator.op o cross join unnest(o.half_ids) h(id)
+               join coordinator.half m on m.id = h.id left join coordinator.removed_address r on r.id = m.address_id
+               left join coordinator.address a on a.id = m.address_id
+              where %s in (a.name, r.name) group by 1"""
+    assert ask(ops, address) == [("purge", 1)]
+    assert ask(ops, f"{address}-3") == [("commit", 1)]
+
+
+@pytest.mark.rule("T8", "T31", "D1")
+def test_what_others_have_by_now_is_refused_beside_it(begin: Begin, service: Service, address: str) -> None:
+    session = begin()
+    control = session.control()
+    txn = control.declare()
+    for name in (address, f"{address}-2"):
+        assert session.sender(name).outcome(data(b"x")) == Accepted()
+        session.receiver(name, credit=1).take().retire(txn, settled=False)
     session.sync()
     service.cli("address", "remove", address, "--force")
+    taken = "select g.id from coordinator.consumer_group g join coordinator.address a on a.id = g.address_id"
+    _change(
+        service, f"update coordinator.entry set lease = 1000 where group_id = ({taken} where a.name = '{address}-2')"
+    )
     refused = control.discharge(txn)
     assert condition(refused) == "amqp:transaction:rollback"
-    assert "or was removed" in refused.error.description
+    assert "no longer this connection's" in refused.error.description
 
 
 def _refused(service: Service, address: str) -> str:

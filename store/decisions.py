@@ -23,6 +23,7 @@ import structlog
 from psycopg import pq
 
 from store import arrays
+from store.deciding import NOTE, Deciding, columns
 from store.errors import Contended, StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
@@ -129,6 +130,8 @@ class Decisions:
         #: the first is under way, where there is a connection
         self._waiting: dict[_Question, None] = {}
         self._looks = False
+        #: what the list of undecided transactions is told once no question waits
+        self._note: tuple[Sequence[Deciding], Callable[[StoreError | None], None]] | None = None
         #: the last one waited for a lock in vain
         self._contended = False
 
@@ -162,6 +165,19 @@ class Decisions:
 
         self._take(_Question(txn_id, answered, Decision(decision, reason)))
 
+    def note(self, rows: Sequence[Deciding], noted: Callable[[StoreError | None], None]) -> None:
+        """The decisions of these transactions, one at least, wait for the store. ``noted`` is called before there may
+        be another note.
+        """
+        self._note = rows, noted
+        self._kick()
+
+    def _noted(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
+        assert self._note is not None
+        (_, noted), self._note = self._note, None
+        self._kick()
+        noted(answer if isinstance(answer, StoreError) else None)
+
     def _take(self, question: _Question) -> None:
         if len(self._waiting) >= MOST_WAITING:
             question.found(StoreUnavailable("too many questions wait"))
@@ -187,7 +203,11 @@ class Decisions:
             question.found(StoreUnavailable(f"no answer within {LONGEST_WAIT_SECONDS:g} s"))
 
     def _kick(self) -> None:
-        if not self._waiting or not self.connection.idle:
+        if not self.connection.idle:
+            return
+        if not self._waiting:
+            if self._note is not None:
+                self.connection.execute(b"note", NOTE, columns(self._instance, self._note[0]), self._noted)
             return
         together = self._together()
         if together[0].looks:

@@ -29,6 +29,10 @@ class Undecided:
     declared_at: datetime
     timeout_at: datetime
     age_seconds: float
+    #: ``open``, ``left`` by its client (a checkable one), or ``deciding``: its decision waits for the store
+    state: str
+    #: for how long it does; None: it is not decided
+    deciding_seconds: float | None
     posted: int
     retired: int
     #: check-back; None: it is a plain one
@@ -54,18 +58,24 @@ def all_undecided(connection: Connection) -> list[Undecided]:
                 RETIRED.label("retired_now"),
                 func.extract("epoch", func.now() - txn.c.declared_at).label("age"),
                 func.extract("epoch", func.now() - txn.c.next_check_at).label("waits"),
+                func.extract("epoch", func.now() - txn.c.deciding_since).label("deciding"),
             )
             .where(~decided)
             .order_by(txn.c.declared_at, txn.c.id)
         ).all()
-    return [
-        Undecided(
+    lines = []
+    for row in rows:
+        left = row.producer_group is not None and row.connection is None
+        deciding = None if left or row.deciding is None else float(row.deciding)
+        line = Undecided(
             txn_id=row.id,
             owner=row.owner,
             instance_id=row.instance_id,
             declared_at=row.declared_at,
             timeout_at=row.timeout_at,
             age_seconds=float(row.age),
+            state="left" if left else "open" if deciding is None else "deciding",
+            deciding_seconds=deciding,
             posted=row.posted_now,
             retired=row.retired_now,
             producer_group=row.producer_group,
@@ -74,8 +84,8 @@ def all_undecided(connection: Connection) -> list[Undecided]:
             next_check_at=row.next_check_at,
             waits_seconds=float(row.waits) if row.waits is not None and row.waits > 0 else None,
         )
-        for row in rows
-    ]
+        lines.append(line)
+    return lines
 
 
 def roll_back(connection: Connection, txn_id: UUID, reason: str, action: Action = Action.RESOLVE) -> Outcome:

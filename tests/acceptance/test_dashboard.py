@@ -56,8 +56,24 @@ def _queries() -> list[Query]:
 
 
 #: What is 0 where all is well, by the name in the legend.
-_NONE = {"parts that failed", "groups estimated", "silent instances", "on their way"}
+_NONE = {
+    *("parts that failed", "groups estimated", "silent instances", "on their way"),
+    *("worker {{worker}}", "disk low", "deliveries held by them"),
+}
+#: What has no panel: how a reconciliation, or a watch, came out.
+_ELSEWHERE = re.compile("coordinator_(findings|reconciled|watch)_?")
+_NAMES = re.compile("`(coordinator_[a-z_]+)`")
 _QUERIES = _queries()
+
+
+def test_each_metric_has_a_panel() -> None:
+    text = (REPOSITORY / "docs/how-to/watch-it-run.md").read_text("utf-8")
+    metrics = [
+        name for line in text.splitlines() if line.startswith("| `coordinator_") for name in _NAMES.findall(line)
+    ]
+    shown = "\n".join(query.expression for query in _QUERIES)
+    assert len(metrics) > 20
+    assert [name for name in metrics if name not in shown and not _ELSEWHERE.match(name)] == []
 
 
 @pytest.fixture(scope="module")

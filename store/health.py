@@ -8,9 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations
+from store.embedded.running import runs_here
 from store.errors import Locked, boundary
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import STALE_SECONDS
@@ -55,7 +57,8 @@ class Health:
     commit_waits_seconds: float | None
     #: the sessions that hold it up, by process and application
     held_up_by: str | None
-    #: free space on the disk of a server on this machine, in percent; None: it runs elsewhere, or does not tell
+    #: free space on the disk of a server on this machine, in percent; None: it was not looked at, as the server may run
+    #: elsewhere, in another container also, or does not tell
     free_percent: int | None
     #: the same in octets
     free_bytes: int | None
@@ -105,9 +108,10 @@ def _looked(connection: Connection, held_up: Row[Any]) -> Health:
             )
         )
         folder = connection.scalar(text("select setting from pg_settings where name = 'data_directory'"))
-        local = connection.scalar(text("select inet_server_addr() is null"))
         connection.rollback()
-    free, total = (_room(Path(folder)) if local and folder else None) or (None, None)
+        server = connection.connection.driver_connection
+        here = isinstance(server, psycopg.Connection) and folder and runs_here(server.fileno(), Path(folder))
+    free, total = (_room(Path(folder)) if folder and here else None) or (None, None)
     return Health(
         schema=migrations.HEAD,
         partitions_ahead=days_ahead(connection),

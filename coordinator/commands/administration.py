@@ -88,13 +88,17 @@ def database(config: Path | None, database_url: str | None, data_dir: Path | Non
     """The URL of the store: of the flag or the settings, else of the embedded server, which must run; if it does not,
     the command ends with ``status``, as it does with 2 if both are given as flags.
     """
+    return database_of(settings(config, database_url=database_url, data_dir=data_dir), database_url, data_dir, status)
+
+
+def database_of(found: Settings, database_url: str | None, data_dir: Path | None, status: int = 1) -> str:
+    """As :func:`database`, of settings that were read with the flags."""
     if database_url is not None and data_dir is not None:
         fail("--data-dir: a database URL is given too; leave one out", 2)
     from store.embedded.errors import EmbeddedError
     from store.embedded.folder import default_data_dir
     from store.embedded.running import running_url
 
-    found = settings(config, database_url=database_url, data_dir=data_dir)
     # A folder on the command line wins over a URL in the settings.
     if found.database_url is not None and (database_url is not None or data_dir is None):
         return found.database_url.get_secret_value()

@@ -11,7 +11,7 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
-    database,
+    database_of,
     print_json,
     print_pairs,
     settings,
@@ -41,18 +41,19 @@ def check(
     from store.errors import StoreError
 
     try:
-        least_bytes = settings(config).limits.disk_free_bytes
-        url = database(config, database_url, data_dir, 2)
+        read = settings(config, database_url=database_url, data_dir=data_dir)
+        url = database_of(read, database_url, data_dir, 2)
         with connected(url, application_name="coordinator command", patience=BRIEF) as connection:
             found = health.look(connection)
     except StoreError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    wrong = health.wrong(found, fewest_free=fewest_free, least_bytes=least_bytes)
+    wrong = health.wrong(found, fewest_free=fewest_free, least_bytes=read.limits.disk_free_bytes)
     if as_json:
         print_json({**asdict(found), "wrong": wrong})
     else:
-        print_pairs(asdict(found))
+        disk = {} if found.free_bytes is not None else dict.fromkeys(("free_percent", "free_bytes"), "not looked at")
+        print_pairs({**asdict(found), **disk})
         for line in wrong:
             typer.echo(f"wrong: {line}")
     if wrong:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from store.embedded.folder import free_bytes, holder_of
 
 #: A segment of the server's log of changes; with less room it ends.
 _WAL_BYTES = 16 * 1024 * 1024
+#: under these names
+_SERVERS = (b"postgres", b"postmaster")
 
 
 def running_url(data_dir: Path) -> str:
@@ -71,7 +75,32 @@ def _is_postmaster(pid: int, cluster: Path) -> bool:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return arguments[0].rpartition(b"/")[2] in (b"postgres", b"postmaster") and os.fsencode(cluster) in arguments
+    return arguments[0].rpartition(b"/")[2] in _SERVERS and os.fsencode(cluster) in arguments
+
+
+def runs_here(connection: int, cluster: Path) -> bool:
+    """Whether the server at the other end of a ``connection``, the number of its socket, is one of this machine with
+    this folder. In another container it may name a folder that is here another one, or none.
+    """
+    with socket.socket(fileno=os.dup(connection)) as ours:
+        if ours.family != socket.AF_UNIX:
+            return False
+        pid, _, _ = struct.unpack("3i", ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    try:
+        pidfile = PidFile.read(cluster)
+    except PermissionError:  # of another user
+        return _program(pid) in _SERVERS
+    except OSError:
+        return False
+    return pidfile is not None and pidfile.pid == pid
+
+
+def _program(pid: int) -> bytes:
+    """The name under which a process was started; empty where it cannot be seen, as in another container."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].rpartition(b"/")[2]
+    except OSError:
+        return b""
 
 
 def processes_in(cluster: Path) -> list[int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -16,7 +17,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from store import health, partitions, recovery
+from store.embedded import running
+from store.embedded.server import EmbeddedServer
 from tests.fix_command import Command
+from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
 
 
@@ -128,6 +132,44 @@ def test_a_disk_with_less_room_than_posts_need(command: Command, database_url: s
     assert done.returncode == 1, done.stderr
     (wrong,) = [line for line in done.stdout.splitlines() if line.startswith("wrong: ")]
     assert "less than limits.disk_free_bytes (1048576000 MiB)" in wrong
+
+
+def test_the_disk_of_a_server_that_may_be_elsewhere(command: Command, database_url: str, alive: int) -> None:
+    """The server believes that its client is beside it; what the client sees is a proxy, as of a container's port."""
+    with closing(Proxy(database_url)) as proxy:
+        done = command("check", "--database-url", proxy.url, "--fewest-free", "100")
+        told = command("check", "--database-url", proxy.url, "--fewest-free", "100", "--json")
+    assert done.returncode == 0, done.stdout
+    shown = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert (shown["free-percent:"], shown["free-bytes:"]) == ("not looked at", "not looked at")
+    assert json.loads(told.stdout)["free_percent"] is None
+
+
+def test_a_folder_of_another_server(own_server: tuple[EmbeddedServer, str]) -> None:
+    """It may have the same path in the container of that."""
+    server, url = own_server
+    cluster = server.data_dir / "postgresql"
+    with psycopg.connect(url) as connection:
+        assert running.runs_here(connection.fileno(), cluster)
+        pidfile = cluster / "postmaster.pid"
+        whole = pidfile.read_text()
+        try:
+            pidfile.write_text(f"{int(whole.split()[0]) + 1}\n")
+            assert not running.runs_here(connection.fileno(), cluster)
+        finally:
+            pidfile.write_text(whole)
+        assert not running.runs_here(connection.fileno(), server.data_dir)
+
+
+def test_settings_are_read_once(command: Command, database_url: str, alive: int, tmp_path: Path) -> None:
+    """They may come from a pipe, which has them once."""
+    config = tmp_path / "settings"
+    os.mkfifo(config)
+    with ThreadPoolExecutor(1) as beside:
+        written = beside.submit(config.write_text, '[limits]\ndisk_free_bytes = "1 TiB"\n', "utf-8")
+        done = command("check", "--database-url", database_url, "--config", str(config))
+        written.result()
+    assert "disk" in done.stdout
 
 
 def test_a_store_that_cannot_be_looked_at(command: Command, empty_database_url: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.readme import README, Step, links, make_targets, section, steps
+from tests.readme import README, Step, blocks, links, make_targets, section, steps
 from tests.rules import ROOT
 
 _TEXT = README.read_text("utf-8")
@@ -21,6 +21,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         target for target in links(page.read_text("utf-8")) if not (page.parent / target.partition("#")[0]).exists()
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "examples").glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_examples_make_the_folder_build_before_they_use_it(page: Path) -> None:
+    """A clean clone has none."""
+    commands = [step.command for block in blocks(page.read_text("utf-8")) for step in steps(block.text)]
+    using = [command for command in commands if re.search(r"\bbuild\b", command)]
+    assert using == [] or using[0].startswith("mkdir -p build")
 
 
 def test_targets_of_make_exist() -> None:

@@ -96,7 +96,7 @@ def resolve(
     txn_id: TxnId,
     commit: Annotated[bool, typer.Option("--commit", help="Commit it.")] = False,
     rollback: Annotated[bool, typer.Option("--rollback", help="Roll it back.")] = False,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the decision.")] = "",
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why: needed, and kept with the decision.")] = None,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
@@ -106,9 +106,11 @@ def resolve(
     wanted = read_txn_id(txn_id)
     if commit == rollback:
         fail("give one of --commit and --rollback", 2)
+    if reason is None:
+        fail("--reason is needed: say why, which is kept with the decision", 2)
     from store import reasons, undecided
 
-    if reason in reasons.WORDS or (reason or "").startswith(f"{reasons.ROLLBACK_ONLY}: "):
+    if reason in reasons.WORDS or reason.startswith(f"{reasons.ROLLBACK_ONLY}: "):
         words, its = ", ".join(reasons.WORDS), "a word of the service's own for why a transaction is decided"
         fail(f"--reason: {reason} is {its}; these are {words}", 2)
 

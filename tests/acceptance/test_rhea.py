@@ -169,6 +169,12 @@ def test_outcomes_and_their_counts(run: Run) -> None:
 
 
 @pytest.mark.rule("P11")
+def test_different_outcomes_in_different_turns(run: Run) -> None:
+    """In one turn the client writes the second as the first: docs/reference/clients.md, "What does not hold"."""
+    assert run("outcomes_of_one_turn") == {"1": ["last"], "2": ["released", "last"]}
+
+
+@pytest.mark.rule("P11")
 def test_rejected_is_not_delivered_again(run: Run) -> None:
     seen = run("rejected")
     assert (seen["bad"], seen["good"], seen["left"]) == ("bad", "good", [])

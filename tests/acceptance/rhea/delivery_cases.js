@@ -137,6 +137,23 @@ async function rejected(client) {
     return { bad: bad.body, good: good.body, address: client.address('q'), left: await client.takeAll('q') };
 }
 
+// P11: rhea writes what was answered in one turn as one disposition, with the outcome of the first.
+async function outcomesOfOneTurn(client) {
+    const inbox = await client.receiver(await client.connect(), client.address('q'));
+    const seen = {};
+    for (const turns of [1, 2]) {
+        await client.send('q', ['accepted', 'released']);
+        const [first, second] = await inbox.credit(2).takeMany(2);
+        first.delivery.accept();
+        if (turns === 2) await new Promise(setImmediate);
+        second.delivery.release();
+        await client.send('q', ['last']);
+        seen[turns] = await inbox.credit(2).takeUpTo('last');
+        await inbox.drain();
+    }
+    return seen;
+}
+
 // A receiver from an address that the service makes in its own time.
 async function appearing(client, connection, address) {
     for (;;) {
@@ -253,6 +270,7 @@ module.exports = {
     drain,
     credit_by_one: creditByOne,
     outcomes,
+    outcomes_of_one_turn: outcomesOfOneTurn,
     rejected,
     dead_letters: deadLetters,
     dynamic,

@@ -15,6 +15,7 @@ from store.commit.terms import Terms, key_of
 from store.errors import boundary
 from store.history import Message
 from store.repairs import SHORT_WAIT, Repair, State, TermsOf, Verdict, named, note, note_each, tell, tell_each
+from store.retention import kept
 from store.seeks import time_of
 from store.tables import SCHEMA, entry
 
@@ -160,7 +161,7 @@ class Requeue(_OfDelivery):
 
     @classmethod
     def _apply(cls, connection: Connection, repairs: Sequence[Self], reason: str) -> Mapping[Self, Verdict]:
-        with boundary(), _one_by_one(connection):
+        with boundary(), kept(connection), _one_by_one(connection):
             # as of one moment: a delivery that ends while this looks has its entry still, or its op
             connection.execute(text("set transaction isolation level repeatable read"))
             found = _Look(connection, repairs, lock=True).verdicts()

@@ -8,7 +8,8 @@ keeps its messages longer) are written anew into the emptied partition in the sa
 before the lock is taken, so the lock lasts for these few rows only; a day with many of them is kept whole until they
 are few.
 
-A half never becomes undelivered again, and halves never change: what was found before the lock is still true under it.
+Meanwhile no half becomes undelivered again (:func:`kept`), and halves never change: what was found before the lock is
+still true under it.
 
 While the archive is on, a day is dropped only if all rows of its partition are in its copy (R35). That is held against
 the copy once more under a lock which lets no row come in between.
@@ -137,6 +138,22 @@ def _alone(connection: Connection) -> Iterator[bool]:
         if mine:
             connection.execute(text("select pg_advisory_unlock(:key)"), key)
             connection.commit()
+
+
+@contextmanager
+def kept(connection: Connection) -> Iterator[None]:
+    """A block in which what was consumed may be delivered again: nothing is dropped meanwhile. Waits for the end of a
+    drop that is under way.
+    """
+    key = {"key": PARTITIONS_LOCK + 1}
+    connection.execute(text("select pg_advisory_lock_shared(:key)"), key)
+    connection.commit()
+    try:
+        yield
+    finally:
+        connection.rollback()
+        connection.execute(text("select pg_advisory_unlock_shared(:key)"), key)
+        connection.commit()
 
 
 class _Work:

@@ -33,7 +33,8 @@ from store.partitions import op_id_at
 from store.places import Group
 from store.presence import Presence, present
 from store.purge import throw_away
-from store.tables import PARTITIONS_LOCK, PASSED_OVER, SCHEMA, address, consumer_group, entry, op, seek
+from store.retention import kept
+from store.tables import PASSED_OVER, SCHEMA, address, consumer_group, entry, op, seek
 
 #: The reason of the op ``purge`` for what a seek forth skips.
 SKIPPED = "skipped"
@@ -115,7 +116,7 @@ def move_back(
     :raises Contended: another seek of the group is under way.
     :raises AddressGone: the group is removed meanwhile.
     """
-    with boundary(), _alone(connection, group), _kept(connection), present(connection, version) as presence:
+    with boundary(), _alone(connection, group), kept(connection), present(connection, version) as presence:
         partitions.make_ahead(connection)  # the service, which makes them, may have been stopped for weeks
         begun = _begin(connection, group, to_id, back=True)
         _read_ops(connection, group, begun, presence)
@@ -172,20 +173,6 @@ def _alone(connection: Connection, group: Group) -> Iterator[None]:
     finally:
         connection.rollback()
         connection.execute(text("select pg_advisory_unlock(:space, :group)"), key)
-        connection.commit()
-
-
-@contextmanager
-def _kept(connection: Connection) -> Iterator[None]:
-    """Retention drops nothing meanwhile: it counts on it that what was consumed is not delivered again."""
-    key = {"key": PARTITIONS_LOCK + 1}
-    connection.execute(text("select pg_advisory_lock_shared(:key)"), key)
-    connection.commit()
-    try:
-        yield
-    finally:
-        connection.rollback()
-        connection.execute(text("select pg_advisory_unlock_shared(:key)"), key)
         connection.commit()
 
 

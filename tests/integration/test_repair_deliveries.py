@@ -15,8 +15,10 @@ from coordinator.address.letters import ORIGINAL_ID
 from coordinator.codec.encoding import encode_long, encode_map, encode_symbol
 from coordinator.codec.message import annotate
 from coordinator.commands.repair import _proposal
-from store import runs
+from store import retention, runs
+from store.commit.terms import PLAIN, Terms
 from store.database import connected
+from store.delivery_repairs import Requeue
 from store.ids import UuidV7
 from store.repairs import Repair, State
 from store.tables import HELD, consumer_group, entry, half, message_group, op
@@ -181,6 +183,25 @@ def test_what_another_has_released_meanwhile_is_left_alone(rows: Rows, database_
     (verdict,) = verdicts
     assert (verdict.state, verdict.said.startswith("no instance has it: ")) == (State.DONE, True)
     assert (rows.entries(orders), rows.ops()) == ([(0, 1, None)], [])
+
+
+@pytest.mark.rule("H16")
+def test_nothing_is_dropped_while_a_message_is_delivered_again(rows: Rows, database_url: str) -> None:
+    """A drop that had looked for what must stay before would take it."""
+    orders = rows.queue("orders")
+    lost = rows.entry(orders)
+    rows.connection.execute(delete(entry))
+    rows.connection.commit()
+    policy = retention.Policy(messages=timedelta(microseconds=1), decisions=timedelta(days=9000))
+    heard: list[object] = []
+
+    def terms_of(*_: object) -> Terms:
+        with connected(database_url) as other:
+            heard.append(retention.drop_old(other, policy))
+        return PLAIN
+
+    assert Requeue(lost, "orders", "", terms_of).apply(rows.connection, REASON).state is State.DONE
+    assert heard == [retention.Dropped()]
 
 
 def _buried(rows: Rows, group: int, at: datetime) -> int:

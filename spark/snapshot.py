@@ -12,7 +12,7 @@ import psycopg
 
 from spark.period import Period
 from store.ids import begin_of
-from store.schema import SCHEMA
+from store.schema import AS_READ, SCHEMA
 
 #: A store is small up to this size of its large tables.
 SMALL_BYTES: Final = 16 * 1024 * 1024
@@ -78,6 +78,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
         try:
+            connection.execute(AS_READ)
             # a server that ends idle transactions must not end this one
             connection.execute("set local idle_in_transaction_session_timeout = 0")
             # Before the snapshot is taken: from here on retention drops no day.

@@ -31,6 +31,7 @@ from spark.finding import Finding
 from spark.ledger import CLOCK_STEP, Pair
 from spark.reading import credentials_of_tasks
 from spark.snapshot import read_error
+from store.schema import AS_READ
 from store.tables import SCHEMA
 
 #: A batch is small, and most of its time would go to plans and tasks.
@@ -276,6 +277,7 @@ def _connected(url: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
     """:raises spark.snapshot.StoreUnreadable: the database does not answer."""
     given = conninfo.make_conninfo(url, application_name="coordinator watch of outcomes", keepalives_idle=30)
     with read_error(), psycopg.connect(given, autocommit=True, row_factory=dict_row) as connection:
+        connection.execute(AS_READ)
         yield connection
 
 

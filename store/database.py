@@ -15,6 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from store.errors import NoAnswer, StoreError, StoreUnavailable, boundary
 from store.libpq import KEEPALIVE
+from store.schema import AS_READ
 
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
 #: or for what an application still does in it (X2, X3).
@@ -159,6 +160,7 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
         idle = patience.statement_seconds if patience.idle_seconds is None else patience.idle_seconds
         seconds_of = {"statement": patience.statement_seconds, "lock": patience.lock_seconds, "idle": idle}
         limits = {name: f"{each:g}s" for name, each in seconds_of.items()}
+        connection.execute(AS_READ)
         connection.execute(
             "select set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(lock)s, false),"
             " set_config('idle_in_transaction_session_timeout', %(idle)s, false),"

@@ -19,6 +19,7 @@ from psycopg import OperationalError, conninfo, pq
 
 from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, from_sqlstate, not_connected
 from store.loop import Loop
+from store.schema import AS_READ
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +40,7 @@ _SETUP = (
     "set client_connection_check_interval = '5s'; "
     + "".join(f"set tcp_{name.removeprefix('tcp_')} = {value}; " for name, value in KEEPALIVE.items())
     + "set statement_timeout = 0; set lock_timeout = 0; set jit = off; "
+    + AS_READ
 )
 
 _READ = select.EPOLLIN

@@ -1,7 +1,13 @@
-"""The name of the schema in which all tables of the store are; for those that need no other of :mod:`store.tables`."""
+"""The name of the schema in which all tables of the store are, and how to read them; for those that need no other of
+:mod:`store.tables`.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 SCHEMA: Final = "coordinator"
+
+#: How a session writes moments, intervals and numbers, whatever its database, role or environment says: drivers read
+#: them in one way only.
+AS_READ: Final = "set datestyle = iso, ymd; set intervalstyle = postgres; set extra_float_digits = 1; "

@@ -1,0 +1,98 @@
+"""What a database, a role or the environment sets for its sessions changes nothing in ours."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from spark import watching
+from store.asking import Query, Row
+from store.database import connected
+from tests.acceptance.engine_client import Client
+from tests.fix_service import running_service
+from tests.fix_store_driver import Asking
+from tests.fix_store_rows import NOW, StoreRows
+from tests.reconciling import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _set(url: str, name: str, value: str) -> None:
+    """For the sessions that begin from now on."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        database = connection.info.dbname
+        connection.execute(f"alter database {database} set {name} = '{value}'".encode())
+
+
+def _asked(url: str, sql: str) -> list[Row]:
+    """The answer on a connection of the service."""
+    asking = Asking(url)
+    asking.queries.start()
+    asking.queries.ask(Query(b"asked", sql, lambda rows: rows), (), asking.answers.append)
+    asking.loop.run_until(lambda: asking.answers)
+    asking.queries.close()
+    asking.loop.close()
+    (answer,) = asking.answers
+    assert isinstance(answer, list), answer
+    return answer
+
+
+@pytest.fixture
+def german_url(database_url: str) -> str:
+    """A store whose sessions write moments, intervals and numbers in a way that drivers do not read."""
+    _set(database_url, "datestyle", "German")
+    _set(database_url, "intervalstyle", "iso_8601")
+    _set(database_url, "extra_float_digits", "-10")
+    return database_url
+
+
+@pytest.mark.parametrize("style", ["German", "SQL, DMY", "Postgres"])
+def test_moments_are_read_whatever_the_environment_says(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, style: str
+) -> None:
+    monkeypatch.setenv("PGDATESTYLE", style)
+    with connected(database_url) as connection:
+        moment = connection.scalar(text("select now()"))
+    assert isinstance(moment, datetime)
+    assert datetime.now(UTC) - moment < timedelta(hours=1)
+    assert _asked(database_url, "select now()::date::text") == [(f"{moment:%Y-%m-%d}",)]
+
+
+def test_values_are_read_whatever_the_database_says(german_url: str) -> None:
+    values = "timestamptz '2026-01-02 03:04:05Z' at time zone 'UTC', interval '90 s', 0.123456789012::float8"
+    with connected(german_url) as connection:
+        row = connection.execute(text(f"select {values}")).one()
+    assert tuple(row) == (datetime(2026, 1, 2, 3, 4, 5), timedelta(seconds=90), 0.123456789012)  # noqa: DTZ001
+    texts = ", ".join(f"({each})::text" for each in values.split(", "))
+    assert _asked(german_url, f"select {texts}") == [("2026-01-02 03:04:05", "00:01:30", "0.123456789012")]
+
+
+def test_the_service_and_its_commands_work_in_any_style(german_url: str) -> None:
+    with running_service({"database_url": german_url}) as service:
+        client = Client(service.port, "german", producer_group="g")
+        sender = client.sender("orders")
+        txn_id = client.declare()
+        post = client.post(sender, "x", txn=txn_id)
+        client.until(lambda: post.remote_state)
+        assert txn_id.hex() in service.cli("transactions", "--json").replace("-", "")
+        assert client.discharge(txn_id, fail=False).accepted
+        client.close()
+        assert '"commit"' in service.cli("outcome", txn_id.hex(), "--json")
+        service.cli("history", txn_id.hex())
+
+
+@pytest.mark.rule("R10")
+def test_spark_reads_it_in_any_style(spark: SparkSession, german_url: str, tmp_path: Path) -> None:
+    rows = StoreRows(seed=3).healthy(20)
+    late = rows.uuid_v7(NOW - timedelta(hours=1))
+    rows.half(rows.address("late"), NOW - timedelta(hours=1), late)
+    rows.undecided(late, NOW - timedelta(hours=1), next_check_at=NOW - timedelta(minutes=50))
+    rows.write(german_url)
+    run(spark, german_url, tmp_path / "report")
+    assert [each.txn_id for each in watching.overdue(german_url)] == [late]

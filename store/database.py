@@ -14,8 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from store.errors import NoAnswer, StoreError, StoreUnavailable, boundary
-from store.libpq import KEEPALIVE
-from store.schema import AS_READ
+from store.session import KEEPALIVE, SETTINGS
 
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
 #: or for what an application still does in it (X2, X3).
@@ -158,17 +157,13 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
         connection.given, connection.patience = given, patience
         # Set also where there is no limit: a role or a database may have limits of its own.
         idle = patience.statement_seconds if patience.idle_seconds is None else patience.idle_seconds
-        seconds_of = {"statement": patience.statement_seconds, "lock": patience.lock_seconds, "idle": idle}
-        limits = {name: f"{each:g}s" for name, each in seconds_of.items()}
-        connection.execute(AS_READ)
-        connection.execute(
-            "select set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(lock)s, false),"
-            " set_config('idle_in_transaction_session_timeout', %(idle)s, false),"
-            # a server that is too old for us may not have it
-            " case when current_setting('idle_session_timeout', true) is not null"
-            " then set_config('idle_session_timeout', '0', false) end",
-            limits,
-        )
+        limits = {
+            "statement_timeout": patience.statement_seconds,
+            "lock_timeout": patience.lock_seconds,
+            "idle_in_transaction_session_timeout": idle,
+        }
+        setup = SETTINGS + "".join(f"set {name} = '{seconds:g}s'; " for name, seconds in limits.items())
+        connection.execute(setup.encode())
         connection.commit()
         return connection
 

@@ -19,7 +19,7 @@ from psycopg import OperationalError, conninfo, pq
 
 from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, from_sqlstate, not_connected
 from store.loop import Loop
-from store.schema import AS_READ
+from store.session import KEEPALIVE, SETTINGS
 
 log = structlog.get_logger(__name__)
 
@@ -31,8 +31,6 @@ CONNECT_SECONDS = 10.0
 #: How often the log says that the database is still away.
 SAY_AGAIN_SECONDS = 30.0
 
-#: Parameters of libpq by which either end of a connection notices that the other is cut off.
-KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15000}
 #: The server ends its process when our end of the connection is gone, even while that process waits for a lock: it may
 #: hold locks, and takes one of the server's connections. Limits of the role or the database for statements and locks do
 #: not apply.
@@ -40,7 +38,7 @@ _SETUP = (
     "set client_connection_check_interval = '5s'; "
     + "".join(f"set tcp_{name.removeprefix('tcp_')} = {value}; " for name, value in KEEPALIVE.items())
     + "set statement_timeout = 0; set lock_timeout = 0; set jit = off; "
-    + AS_READ
+    + SETTINGS
 )
 
 _READ = select.EPOLLIN

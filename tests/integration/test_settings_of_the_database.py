@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,6 +86,25 @@ def test_the_service_and_its_commands_work_in_any_style(german_url: str) -> None
         client.close()
         assert '"commit"' in service.cli("outcome", txn_id.hex(), "--json")
         service.cli("history", txn_id.hex())
+
+
+def test_a_limit_of_the_database_ends_no_session(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        known = connection.execute("select name from pg_settings where name ~ '^(idle_session|transaction)_timeout$'")
+        limits = [name for (name,) in known]
+    for name in limits:
+        _set(database_url, name, "300ms")
+    asking = Asking(database_url)
+    asking.queries.start()
+    asking.loop.run_for(1.0)
+    asking.queries.ask(Query(b"asked", "select pg_sleep(0.6)::text", len), (), asking.answers.append)
+    asking.loop.run_until(lambda: asking.answers)
+    asking.queries.close()
+    asking.loop.close()
+    assert (asking.answers, asking.connections) == ([1], 1)
+    with connected(database_url) as command:
+        time.sleep(0.6)
+        assert command.execute(text("select pg_sleep(0.6)")).rowcount == 1
 
 
 @pytest.mark.rule("R10")

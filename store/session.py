@@ -1,0 +1,14 @@
+"""What each session of ours sets, whatever the server, its database, the role or the environment says."""
+
+from __future__ import annotations
+
+from store.schema import AS_READ
+
+#: Parameters of libpq by which either end of a connection notices that the other is cut off.
+KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15000}
+#: Limits that would end a session which waits for work, or work that takes long. A server may be too old to have one.
+_NO_LIMITS = ("idle_session_timeout", "transaction_timeout")
+SETTINGS = AS_READ + "".join(
+    f"select case when current_setting('{name}', true) is not null then set_config('{name}', '0', false) end; "
+    for name in _NO_LIMITS
+)

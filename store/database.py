@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from store.errors import NoAnswer, StoreError, StoreUnavailable, boundary
+from store.errors import DatabaseUrlInvalid, NoAnswer, StoreUnavailable, boundary
 from store.session import KEEPALIVE, SETTINGS
 
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
@@ -22,10 +22,6 @@ LONGEST_WAIT = text("set local lock_timeout = '10s'")
 #: For the rest of an SQL transaction: the planner would read small tables, or those that it takes for small, whole; and
 #: it would compile a question, which takes longer than to answer it.
 BY_INDEX = text("set local enable_seqscan = off; set local jit = off")
-
-
-class DatabaseUrlInvalid(StoreError):
-    """The database URL is invalid. Its text is not repeated, because it may contain a password."""
 
 
 def check_url(url: str) -> str:

@@ -3,6 +3,7 @@
 ::
 
     StoreError
+    ├── DatabaseUrlInvalid  no connection can ever be made by this URL
     ├── StoreUnavailable   the database is away, closing or full: nothing is known to have been done; try again
     ├── SchemaMismatch     the schema is not the one that this version knows
     ├── AlreadyDecided     the transaction has its op already; first decision wins (H5)
@@ -40,6 +41,10 @@ class StoreError(Exception):
     def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
         super().__init__(message)
         self.sqlstate = sqlstate
+
+
+class DatabaseUrlInvalid(StoreError):
+    """The database URL is invalid. Its text is not repeated, because it may contain a password."""
 
 
 class StoreUnavailable(StoreError):
@@ -221,8 +226,21 @@ def _without_sqlstate(error: psycopg.Error) -> StoreError:
     return StoreFault(f"an error of the database's driver: {type(error).__name__}")
 
 
+#: Texts of libpq for a value that it does not take, before it connects, and the parameter's name in them.
+_NOT_TAKEN = (
+    r'invalid "?(\w+)"? value: ',
+    r'invalid integer value ".*" for connection option "(\w+)"',
+    r'weak (\w+) ".*" may not be used',
+)
+
 #: Texts of libpq when it cannot connect, their meaning, and the SQLSTATE if the server has given one.
 _NOT_CONNECTED: tuple[tuple[str, str, str | None], ...] = (
+    # of several hosts, those that can be reached are the news
+    (
+        r"session is (not )?read-only|server is (not )?in hot standby mode",
+        "no server is there of the kind that target_session_attrs asks for",
+        None,
+    ),
     (r"could not translate host name|failed to resolve host", "there is no host of that name", None),
     (r"connection refused", "Connection refused", None),
     (r"no such file or directory", "No such file or directory", None),
@@ -247,13 +265,21 @@ _NOT_CONNECTED: tuple[tuple[str, str, str | None], ...] = (
     ),
     (r"the database system is", "the database is starting or closing", "57P03"),
     (r"server does not support SSL|certificate|SSL error", "no TLS connection is possible as sslmode asks for", None),
+    (r"FATAL: ", "the database refuses the connection; its log says why", None),
+    (r"^connection (failed|is bad|to server)", "no connection can be made", None),
 )
 
 
-def not_connected(said: str) -> StoreUnavailable:
-    """The error that a text of libpq stands for: there is no SQLSTATE while it connects. The text may hold names, and
-    is not repeated.
+def not_connected(said: str) -> StoreError:
+    """The error that a text of libpq stands for: there is no SQLSTATE while it connects. The text may hold names and
+    values, and is not repeated.
     """
+    for words in _NOT_TAKEN:
+        if found := re.search(words, said):
+            given = f"the database URL, or the environment, gives {found[1]}"
+            return DatabaseUrlInvalid(f"{given} a value that it cannot have")
+    if re.search(r"could not match \d+ (port numbers|host names)", said):
+        return DatabaseUrlInvalid("the database URL needs one port for all its hosts, or one for each")
     for words, meaning, sqlstate in _NOT_CONNECTED:
         if re.search(words, said, re.IGNORECASE):
             return StoreUnavailable(f"{meaning} (SQLSTATE {sqlstate})" if sqlstate else meaning, sqlstate=sqlstate)

@@ -148,7 +148,7 @@ def store(
     person = actor(reason)
     from store import audit, migrations
     from store.database import BRIEF, COUNTING, ENDLESS, connected
-    from store.errors import StoreError
+    from store.errors import DatabaseUrlInvalid, StoreError
 
     patience = {"brief": BRIEF, "counting": COUNTING, "long": ENDLESS}[work]
     try:
@@ -157,6 +157,8 @@ def store(
             migrations.check(connection)
             audit.act_as(connection, person)
             yield connection
+    except DatabaseUrlInvalid as error:
+        fail(str(error), 2)
     except StoreError as error:
         fail(str(error), status)
 

@@ -42,7 +42,8 @@ def _url_in(credentials: Path) -> str:
     """The URL in the file; ends the command if there is none."""
     from spark.source import SourceOptionError
     from spark.source import database_url as url_in
-    from store.database import DatabaseUrlInvalid, check_url
+    from store.database import check_url
+    from store.errors import DatabaseUrlInvalid
 
     try:
         return check_url(url_in(str(credentials)))

@@ -149,3 +149,28 @@ def test_a_parameter_of_the_database_url_that_is_unknown_is_named() -> None:
     reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", url)
     assert "written as %25" in reason
     assert not any(part in reason for part in ("hunt", "er?", "two"))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "status", "said"),
+    [
+        ("sslmode=secret-word", 2, "the database URL, or the environment, gives sslmode a value that it cannot have"),
+        ("require_auth=secret-word", 2, "gives require_auth a value that it cannot have"),
+        ("sslmode=prefer&sslrootcert=system", 2, "gives sslmode a value that it cannot have"),
+        ("target_session_attrs=standby", 1, "no server is there of the kind that target_session_attrs asks for"),
+        ("options=-csecret-word%3D1", 1, "the database refuses the connection; its log says why"),
+    ],
+)
+def test_a_value_in_the_database_url_that_cannot_be_used(
+    database_url: str, parameter: str, status: int, said: str
+) -> None:
+    url = f"{database_url}{'&' if '?' in database_url else '?'}{parameter}"
+    reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", url, status=status)
+    assert said in reason
+    assert "secret-word" not in reason
+
+
+def test_hosts_and_ports_that_do_not_match() -> None:
+    url = "postgresql:///store?host=a,b,c&port=1,2"
+    reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", url)
+    assert reason == "the database URL needs one port for all its hosts, or one for each"

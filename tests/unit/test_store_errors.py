@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from store import errors
-from store.database import DatabaseUrlInvalid, check_url, place
+from store.database import check_url, place
+from store.errors import DatabaseUrlInvalid
 
 
 @pytest.mark.parametrize(

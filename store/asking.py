@@ -2,7 +2,7 @@
 
 Answers come by callback, in order. A question whose connection was lost is asked again if that does no harm
 (``Query.again``), once the server process that was at work on it has ended: otherwise it could take effect after
-questions that were asked later.
+questions that were asked later. One that is refused is asked again where it must take effect (``Query.must``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import structlog
 from psycopg import pq
@@ -25,6 +25,7 @@ from store.ids import moment_of
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
+from store.repeating import Repeating
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,10 @@ class Query(Generic[T]):
     #: Whether it reads messages for one client that wants to see them: however many there are of these, others go
     #: first most of the time.
     aside: bool = False
+    #: Whether it must take effect: refused for a reason that may pass, it is asked again until it is answered.
+    must: bool = False
+    #: Of questions of one line with the same first parameter, none is asked before one that is asked again.
+    line: str = ""
 
     @property
     def by_day(self) -> bool:
@@ -135,8 +140,14 @@ class Days:
 #: Of the time, while other questions wait, one part is for those that stand aside.
 PARTS = 8
 
-#: A question with its parameters and what takes the answer.
-Asked = tuple[Query[Any], Sequence[bytes | None], Callable[[Any], None]]
+
+class Asked(NamedTuple):
+    """A question with its parameters, what takes the answer, and how often it was refused."""
+
+    query: Query[Any]
+    parameters: Sequence[bytes | None]
+    callback: Callable[[Any], None]
+    refusals: int = 0
 
 
 class Queries:
@@ -170,6 +181,7 @@ class Queries:
         self._notified = notified
         self._told = connected
         self._days = Days()
+        self._repeating = Repeating(loop, self._ask_again)
         self._connection = Connection(loop, url, f"queries {instance_id}", SETUP, self)
         self._old_backend = OldBackend(loop, self._connection)
 
@@ -185,21 +197,26 @@ class Queries:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting) + len(self._aside) + (self._now is not None)
+        return len(self._waiting) + len(self._aside) + (self._now is not None) + self._repeating.waiting
 
     def ask(
         self, query: Query[T], parameters: Sequence[bytes | None], callback: Callable[[T | StoreError], None]
     ) -> None:
-        (self._aside if query.aside else self._waiting).append((query, parameters, callback))
+        (self._aside if query.aside else self._waiting).append(Asked(query, parameters, callback))
+        self._kick()
+
+    def _ask_again(self, line: deque[Asked]) -> None:
+        self._waiting.extendleft(reversed(line))
         self._kick()
 
     def _next(self) -> Asked | None:
         """What stands aside has one part in :data:`PARTS` of the time, or all that the others leave."""
-        if self._now is None:
+        while self._now is None and (self._waiting or self._aside):
             aside = self._aside and (not self._waiting or time.monotonic() >= self._aside_from)
-            line = self._aside if aside else self._waiting
-            self._now = line.popleft() if line else None
-            self._begun = time.monotonic()
+            asked = (self._aside if aside else self._waiting).popleft()
+            if not self._repeating.behind(asked):
+                self._now = asked
+                self._begun = time.monotonic()
         return self._now
 
     def _kick(self) -> None:
@@ -212,7 +229,7 @@ class Queries:
             if self._days.full:
                 self._connection.execute(b"deallocate", "deallocate all", (), self._deallocated)
                 return
-            query, parameters, _ = asked
+            query, parameters = asked.query, asked.parameters
             name, sql = self._days.statement(query, parameters[0]) if query.by_day else (query.name, query.sql)
             self._connection.execute(name, sql, parameters, self._answered)
 
@@ -225,7 +242,8 @@ class Queries:
     def _answered(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
         self._busy = False
         assert self._now is not None
-        query, parameters, callback = self._now
+        asked = self._now
+        query, parameters, callback, _ = asked
         if isinstance(answer, StoreError) and query.by_day and self._days.other(parameters[0], answer):
             self._kick()
             return
@@ -235,6 +253,9 @@ class Queries:
             now = time.monotonic()
             self._aside_from = now + (PARTS - 1) * (now - self._begun)
         if isinstance(answer, StoreError):
+            if self._repeating.refused(asked, answer):
+                self._kick()
+                return
             log.error("query refused", query=query.name.decode(), error=str(answer))
             self._kick()
             self._call(callback, answer)
@@ -275,10 +296,9 @@ class Queries:
             self._busy = False
             self._doubtful = True
             assert self._now is not None
-            query, _, callback = self._now
-            if not query.again:
+            if not self._now.query.again:
+                self._in_doubt.append(self._now.callback)
                 self._now = None
-                self._in_doubt.append(callback)
 
     def notified(self, channel: str, payload: str) -> None:
         self._call(self._notified, channel, payload)

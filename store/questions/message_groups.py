@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from store.questions.entries import LoadedRow
 
 
+#: Of a consumer group; what is claimed anew is not given up by a question that was asked before.
+_LINE = "message groups"
+
+
 class Scanned(NamedTuple):
     """``keys``: claimed for the instance. ``more``: there may be others after the key ``at``."""
 
@@ -103,6 +107,7 @@ SCAN = Query(
         union all select 1, key, false from claimed union all select 1, k, false from free where k > 0""",
     _scanned,
     again=False,
+    line=_LINE,
 )
 
 #: group, keys, instance: claims those of the message groups that have entries to deliver and no claim; their keys
@@ -114,6 +119,7 @@ CLAIM = Query(
         select $1::int4, k, $3::int4 from wanted on conflict do nothing returning key""",
     _keys,
     again=False,
+    line=_LINE,
 )
 
 #: group, keys, instance, notice: gives these claims up; a notice that is not empty is sent to the other instances
@@ -124,6 +130,8 @@ RELEASE = Query(
            where group_id = $1::int4 and key = any($2::int8[]) and instance_id = $3::int4 returning 1)
         select count(*), case when $4::text <> '' then pg_notify('{READY}', $4::text) end from gone""",
     nothing,
+    must=True,
+    line=_LINE,
 )
 
 #: group, keys, instance: gives up all claims of the instance but these
@@ -132,6 +140,8 @@ FORGET = Query(
     f"""delete from {SCHEMA}.message_group
          where group_id = $1::int4 and instance_id = $3::int4 and key <> all($2::int8[])""",
     nothing,
+    must=True,
+    line=_LINE,
 )
 
 #: group, keys, most entries of each, most bytes, lease, ids above which to look (one for each key): of message groups
@@ -165,6 +175,7 @@ LEASE = Query(
          order by id""",
     _leased,
     again=False,
+    line=_LINE,
 )
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -19,7 +20,7 @@ from store.commit.batch import Batch
 from store.commit.group_commit import GroupCommit, Limits
 from store.commit.terms import PLAIN
 from store.errors import StoreError
-from store.ids import HalfIds, UuidV7
+from store.ids import HalfIds, UuidV7, id_at
 from store.priorities import Rank
 from store.questions import entries
 from store.tables import SCHEMA
@@ -149,6 +150,13 @@ class Truth:
 
     def run(self, sql: str) -> None:
         self._connection.execute(sql.encode())
+
+    def fill(self, count: int) -> None:
+        """Messages in the queue, each with an entry."""
+        first = id_at(datetime.now(UTC))
+        numbers = f"from generate_series({first}, {first} + {count} - 1) i"
+        self.run(f"insert into {SCHEMA}.half (id, address_id, message) select i, 1, 'm' {numbers}")
+        self.run(f"insert into {SCHEMA}.entry (group_id, id, half_id) select {GROUP}, i, i {numbers}")
 
     def close(self) -> None:
         self._connection.close()

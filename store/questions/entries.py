@@ -26,6 +26,9 @@ EntryRow = tuple[int, int, bytes, int, int, bytes, bool, int, int]
 #: As above, with one more column, which the answer explains.
 LoadedRow = tuple[int, int, bytes, int, int, bytes, bool, int, int, int]
 
+#: Of a consumer group that is held whole; what is read anew counts as read, whatever was asked before.
+_LINE = "reads"
+
 
 class Loaded(NamedTuple):
     """``rows``: entries in order. ``found``: how many there were, of any size; also the last column of each row."""
@@ -127,6 +130,8 @@ UNREAD = Query(
     b"unread",
     f"delete from {SCHEMA}.group_read where group_id = $1::int4 and instance_id = $2::int4",
     nothing,
+    must=True,
+    line=_LINE,
 )
 
 #: As LEASE of normal priority, for the holder of the group: one row says how far it has read, instead of a lease on
@@ -150,6 +155,7 @@ READ = Query(
         select {ENTRY}, (select count(*) from picked)
           from sized where before < $4::int8 and exists (select from held) order by id""",
     _loaded,
+    line=_LINE,
 )
 
 
@@ -197,6 +203,7 @@ HELD = Query(
     b"held",
     f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4 and failed is null",
     _ids,
+    must=True,
 )
 
 
@@ -211,7 +218,7 @@ def unread(asked: Queries, group: int, instance: int) -> None:
 
 
 def leased(asked: Queries, group: int, instance: int, found: Callable[[list[int]], None]) -> None:
-    """The ids of entries that are leased to the instance; empty if the store cannot answer."""
+    """The ids of entries that are leased to the instance; empty if the store refuses for good."""
     parameters = [int4(group), int4(instance)]
     asked.ask(HELD, parameters, lambda answer: found([] if isinstance(answer, StoreError) else answer))
 

@@ -18,15 +18,8 @@ from tests.fix_proxy import Proxy
 from tests.fix_store_driver import GROUP, ME, Asking, Truth
 
 
-def _fill(truth: Truth, count: int) -> None:
-    first = id_at(datetime.now(UTC))
-    numbers = f"from generate_series({first}, {first} + {count} - 1) i"
-    truth.run(f"insert into {SCHEMA}.half (id, address_id, message) select i, 1, 'm' {numbers}")
-    truth.run(f"insert into {SCHEMA}.entry (group_id, id, half_id) select {GROUP}, i, i {numbers}")
-
-
 def test_answers_come_in_the_order_of_the_questions(asking: Asking, truth: Truth) -> None:
-    _fill(truth, 10)
+    truth.fill(10)
     asking.lease(3)
     asking.ask(entries.leased, GROUP, ME)
     asking.lease(100)
@@ -54,7 +47,7 @@ def test_a_load_whose_reply_was_lost_says_so(asking: Asking, proxy: Proxy, truth
     """
     asking.lease()  # of nothing: prepared from now on
     asking.loop.run_until(asking.answered(1))
-    _fill(truth, 10)
+    truth.fill(10)
     with proxy.held(what):
         asking.lease()
         asking.loop.run_for(0.2)
@@ -72,7 +65,7 @@ def test_a_load_still_at_work_is_ended_before_it_is_given_up(
     """Else it would lease entries after we have looked, and they would never be delivered."""
     asking.lease()  # of nothing: prepared from now on
     asking.loop.run_until(asking.answered(1))
-    _fill(truth, 10)
+    truth.fill(10)
     with psycopg.connect(database_url) as blocker:
         blocker.execute(f"lock table {SCHEMA}.entry in share mode".encode())  # an update waits, a look does not
         asking.lease()
@@ -150,7 +143,7 @@ def test_an_asker_that_fails_does_not_keep_the_next(asking: Asking) -> None:
 @pytest.mark.rule("S5")
 def test_those_who_look_through_messages_do_not_keep_others_waiting(asking: Asking, truth: Truth) -> None:
     """However many of them ask: another question is the next."""
-    _fill(truth, 10)
+    truth.fill(10)
     for _ in range(3):
         asking.ask(entries.browse, Rank.NORMAL, GROUP, (priorities.DEFAULT, 0), 5, 1 << 20)
     asking.ask(consumer_groups.subscription_of, "none", 0)

@@ -6,19 +6,21 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
+import psycopg
 import pytest
 from structlog.testing import capture_logs
 
 from store import repeating
 from store.errors import Contended, StoreError, StoreFault
 from store.ids import id_at
-from store.questions import consumer_groups, message_groups
+from store.questions import consumer_groups, entries, message_groups
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
 from tests.fix_store_driver import GROUP, ME, Asking, Truth
 from tests.refusing import CANCELLED, refused
 
 KEY = -5
+WAITS = "datname = current_database() and wait_event_type = 'Lock'"
 CLAIMS = f"select key, instance_id from {SCHEMA}.message_group order by key"
 #: invalid parameter value: the same again would be refused again
 FAULT = "22023"
@@ -74,6 +76,39 @@ def test_what_is_claimed_anew_is_not_given_up(
     asking.loop.run_for(0.3)
     assert truth.rows(CLAIMS) == [(KEY, ME)]
     assert not asking.queries.waiting
+
+
+@pytest.mark.rule("D5")
+def test_what_is_held_is_found_in_the_end(asking: Asking, truth: Truth, database_url: str) -> None:
+    """What a load has leased whose answer was lost: it would stay leased for ever."""
+    truth.fill(3)
+    asking.lease()
+    asking.loop.run_until(asking.answered(1))
+    waiting = f"select pg_cancel_backend(pid) from pg_stat_activity where {WAITS}"
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(f"lock table {SCHEMA}.entry in access exclusive mode".encode())
+        asking.ask(entries.leased, GROUP, ME)
+        asking.loop.run_until(lambda: truth.rows(waiting))
+    asking.loop.run_until(asking.answered(2))
+    assert len(asking.answers[1]) == 3
+
+
+@pytest.mark.rule("D5")
+def test_what_is_read_anew_counts_as_read(asking: Asking, truth: Truth, database_url: str) -> None:
+    """The mark of how far the holder has read is not taken away by a question that was asked before it read on."""
+    truth.fill(2)
+    asking.ask(entries.hold, GROUP, ME)
+    asking.ask(entries.read, GROUP, 0, 1, 1 << 20, ME)
+    asking.loop.run_until(asking.answered(2))
+    marks = f"select read_through from {SCHEMA}.group_read"
+    assert truth.rows(marks) == [(asking.answers[1].rows[0][0],)]
+    with refused(database_url, f"delete on {SCHEMA}.group_read") as tries:
+        entries.unread(asking.queries, GROUP, ME)
+        asking.ask(entries.read, GROUP, 0, 2, 1 << 20, ME)
+        asking.loop.run_until(lambda: tries() > 1)
+    asking.loop.run_until(asking.answered(3))
+    asking.loop.run_for(0.3)
+    assert truth.rows(marks) == [(asking.answers[2].rows[1][0],)]
 
 
 def test_all_of_a_line_keep_their_order(asking: Asking, truth: Truth, database_url: str) -> None:

@@ -101,6 +101,9 @@ def replay(
 ) -> None:
     """Post dead letters anew to the group that failed them, with no failed attempts.
 
+    A message is as it came. One that has expired is delivered all the same, and a client that looks at its
+    absolute-expiry-time may drop it (Qpid JMS does, unless its URL says jms.localMessageExpiry=false).
+
     Exit status: 0 all were replayed, 1 some stay (the last lines say why).
     """
     from coordinator.address.addresses import AddressInvalid, check_name

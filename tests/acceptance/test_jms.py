@@ -242,3 +242,14 @@ def test_what_a_client_has_prefetched_it_has_not_failed_with(service: Service, j
     first = seen["uncommitted"][0]
     assert seen["uncommitted"] == [first, first + 1, first + 2, first + 3]
     assert seen["left"] == [f"m{i}" for i in range(20, 25)]
+
+
+@pytest.mark.rule("P10", "P12", "D4")
+def test_dead_letters_that_have_expired(service: Service, jms: Jms) -> None:
+    """A replay changes nothing of the message, and so not when it has expired: docs/reference/clients.md."""
+    service.cli("address", "add", "expired-letters.q", "--on-expiry", "dead-letter")
+    driver = jms("expired-letters", service)
+    assert driver.line() == {"step": "replay"}
+    assert service.cli("dead-letters", "replay", "expired-letters.q", "--all") == "replayed 1, left 0\n"
+    driver.go_on()
+    assert driver.line() == {"delivered": False, "letter": "late", "dropped": True, "replayed": "late"}

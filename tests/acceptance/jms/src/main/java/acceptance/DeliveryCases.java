@@ -34,7 +34,8 @@ final class DeliveryCases {
                 Map.entry("no-prefetch", DeliveryCases::noPrefetch),
                 Map.entry("not-allowed", DeliveryCases::notAllowed),
                 Map.entry("many-closes", DeliveryCases::manyCloses),
-                Map.entry("dead-letters", DeliveryCases::deadLetters));
+                Map.entry("dead-letters", DeliveryCases::deadLetters),
+                Map.entry("expired-letters", DeliveryCases::expiredLetters));
     }
 
     /** A job that begins, takes one message, and closes, more often than a delivery may fail: it prefetches all others. */
@@ -86,6 +87,30 @@ final class DeliveryCases {
         seen.put("letter", Broker.text(letter));
         connection.close(); // its consumer would have the mark
         seen.put("left", broker.takeAll("q"));
+    }
+
+    /** The client drops what has expired, letters and what is replayed of them, too, unless it is told not to. */
+    private static void expiredLetters(Broker broker, Map<String, Object> seen) throws Exception {
+        String letters = "%DLQ%" + broker.address("q");
+        Connection patient = broker.connect("jms.localMessageExpiry=false", "jms.prefetchPolicy.all=0");
+        Session session = Broker.transacted(patient);
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        producer.setTimeToLive(1);
+        producer.send(session.createTextMessage("late"));
+        session.commit();
+        Session asking = Broker.automatic(patient);
+        seen.put("delivered", asking.createConsumer(broker.queue(asking, "q")).receive(100) != null);
+        MessageConsumer consumer = session.createConsumer(session.createQueue(letters));
+        seen.put("letter", Broker.text(Broker.receive(consumer)));
+        session.rollback();
+        consumer.close();
+        Session hasty = Broker.automatic(broker.connect());
+        MessageConsumer dropping = hasty.createConsumer(hasty.createQueue(letters));
+        seen.put("dropped", dropping.receive(1000) == null);
+        dropping.close();
+        Driver.step("replay");
+        seen.put("replayed", Broker.text(Broker.receive(session.createConsumer(broker.queue(session, "q")))));
+        session.commit();
     }
 
     /** By priority, and no sooner than they are to be delivered; in a transaction too. */

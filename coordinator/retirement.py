@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from coordinator.errors import Condition, Refusal
 from coordinator.outcomes import FAILED, LOST, RELEASED, UNREAD
-from coordinator.transitions import DECIDED, LINK_LOST, SENT
+from coordinator.transitions import DECIDED, LINK_LOST, ROLLED_BACK, SENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,14 +77,14 @@ class Retirement:
         enlisted = entry.txn
         if txn is None:
             if enlisted is None:
-                known = entry.last_txn == txn_id
+                known = entry.last_txn == txn_id and settled
                 if settled:  # T28
                     self._settlements.add(entry, link.default_outcome or FAILED)
             else:
-                known = enlisted.id == txn_id
+                known = enlisted.id == txn_id and (settled or enlisted.state is not ROLLED_BACK)
                 if known:
                     entry.peer_settled = entry.peer_settled or settled
-            if not known:  # T30; else the delivery is part of it, or was (T34)
+            if not known:  # T30; else the delivery is part of it, or was, and is settled (T34)
                 link.refuse(self._registry.unknown(txn_id, owner.user))
         elif enlisted is not None and enlisted is not txn:  # T29
             entry.peer_settled = entry.peer_settled or settled

@@ -11,7 +11,7 @@ from store import priorities
 if TYPE_CHECKING:
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from coordinator.transitions import DeliveryEvent, DeliveryState
+    from coordinator.transitions import DeliveryEvent, DeliveryState, TxnState
 
 
 class Consumer(Protocol):
@@ -72,6 +72,9 @@ class Enlisting(Protocol):
 
     @property
     def id(self) -> bytes: ...
+
+    @property
+    def state(self) -> TxnState: ...
 
 
 class Entry:

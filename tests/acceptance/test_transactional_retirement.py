@@ -301,6 +301,23 @@ def test_settling_after_the_discharge(begin: Begin, address: str, fail: bool) ->
     assert [(each.body, each.count) for each in found] == ([(b"1", 1), (b"2", 1)] if fail else [])
 
 
+@pytest.mark.rule("T30")
+@pytest.mark.parametrize("outcome", [Accepted(), Released(), Modified(delivery_failed=True)])
+def test_an_outcome_after_the_rollback_that_settles_nothing(begin: Begin, address: str, outcome: State) -> None:
+    """Part 4, section 4.4: the transaction is over, and the outcome is not applied: the link is told."""
+    session = begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    delivery = consumer.take()
+    txn = control.declare()
+    delivery.retire(txn, outcome, settled=False)
+    control.roll_back(txn)
+    assert consumer.drain() == []
+    delivery.retire(txn, outcome, settled=False)
+    assert consumer.error == "amqp:transaction:unknown-id"
+    assert session.receiver(address).take().body == b"x"
+
+
 @pytest.mark.rule("T34")
 def test_settling_right_behind_the_discharge(begin: Begin, address: str) -> None:
     """Part 4, section 4.4.2: written in one go, while the commit is on its way to the store."""

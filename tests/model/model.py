@@ -687,7 +687,7 @@ class Model:
             return
         if txn is None:
             part_of = each.txn or each.last_txn
-            known = part_of is not None and part_of.number == step.txn
+            known = part_of is not None and part_of.number == step.txn and (step.settled or each.txn is not None)
             if each.txn is None and step.settled:
                 self._apply(each, Outcome.FAILED)
             if not known:  # T30

@@ -13,7 +13,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED, RELEASED, Outcome
 from coordinator.retirement import Departure, Retirement
-from coordinator.transitions import ENLISTED
+from coordinator.transitions import COMMITTING, ENLISTED, ROLLED_BACK, TxnState
 
 
 class Link:
@@ -28,18 +28,18 @@ class Link:
         self.refusals.append(refusal)
 
 
-def retired(named: bytes) -> tuple[Entry, Link]:
-    """A delivery enlisted in ``b"one"``, then settled under ``named``."""
+def retired(named: bytes, *, settled: bool = True, state: TxnState = COMMITTING) -> tuple[Entry, Link]:
+    """A delivery enlisted in ``b"one"``, whose discharge is under way to the store; then an outcome under ``named``."""
     registry: Any = SimpleNamespace(
         for_work=lambda txn_id, owner: None, unknown=lambda txn_id, user: Refusal(Condition.TXN_UNKNOWN_ID, "")
     )
     queue: Any = None
     entry, link = Entry(queue, 1, 1, b"x", 0, 0, b""), Link()
-    txn: Any = SimpleNamespace(id=b"one")
+    txn: Any = SimpleNamespace(id=b"one", state=state)
     entry.txn, entry.outcome, entry.state = txn, ACCEPTED, ENLISTED
     settlements: Any = None
     owner: Any = SimpleNamespace(user=None)
-    Retirement(registry, settlements).retire(link, owner, entry, named, RELEASED, True)
+    Retirement(registry, settlements).retire(link, owner, entry, named, RELEASED, settled)
     return entry, link
 
 
@@ -57,3 +57,12 @@ def test_a_settlement_under_another_that_is_unknown() -> None:
     entry, link = retired(b"two")
     assert (entry.peer_settled, entry.outcome) == (False, ACCEPTED)
     assert [refusal.condition for refusal in link.refusals] == [Condition.TXN_UNKNOWN_ID]
+
+
+@pytest.mark.rule("T30", "T34")
+@pytest.mark.parametrize("state", [COMMITTING, ROLLED_BACK])
+def test_an_outcome_that_settles_nothing_while_the_discharge_is_under_way(state: TxnState) -> None:
+    """Part 4, section 4.4: a commit still tells what became of the delivery; after a rollback nothing else would."""
+    entry, link = retired(b"one", settled=False, state=state)
+    assert (entry.peer_settled, entry.outcome) == (False, ACCEPTED)
+    assert [each.condition for each in link.refusals] == [Condition.TXN_UNKNOWN_ID] * (state is ROLLED_BACK)

@@ -48,8 +48,8 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A dead letter. ``id``: of its entry; ``head``: the message, or its beginning; ``size`` in octets;
-    ``annotations``: those of the entry, an encoded map.
+    """A dead letter. ``id``: of its entry, where all else calls it by its ``half_id``; ``head``: the message, or its
+    beginning; ``size`` in octets; ``annotations``: those of the entry, an encoded map.
     """
 
     id: int
@@ -80,7 +80,7 @@ _Moved = tuple[Stored, Goal, Terms]
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """``ids``: of the letters that were replayed; ``left``: the others, each with the reason."""
+    """``ids``: of the halves of the letters that were replayed; ``left``: the others, each with the reason."""
 
     ids: tuple[int, ...]
     left: tuple[tuple[int, str], ...]
@@ -194,7 +194,7 @@ def alone(connection: Connection) -> Iterator[HalfIds]:
 
 
 def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide: Decide) -> Replayed:
-    """Post letters of a group anew where they came from; commits after each hundred. ``ids``: of their entries, None:
+    """Post letters of a group anew where they came from; commits after each hundred. ``ids``: of their halves, None:
     all that are there now.
 
     A letter is posted and leaves the dead letters in one SQL transaction. Its message is a new half; the groups of its
@@ -211,7 +211,7 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
         wanted = _letters(group).where(entry.c.id <= last).limit(CHUNK)
         if ids is not None:
             possible = [each for each in ids if 0 < each < _NO_ID]
-            wanted = wanted.where(entry.c.id == any_(cast(possible, ARRAY(BigInteger))))
+            wanted = wanted.where(entry.c.half_id == any_(cast(possible, ARRAY(BigInteger))))
         above = 0
         while rows := connection.execute(wanted.where(entry.c.id > above)).all():
             above = rows[-1].id
@@ -219,22 +219,22 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
             for stored in (Stored(**row._mapping) for row in rows):
                 goes = decide(stored)
                 if isinstance(goes, str):
-                    left.append((stored.id, goes))
+                    left.append((stored.half_id, goes))
                 else:
                     goals.append((stored, *goes))
             free = _take(connection, group, [stored.id for stored, _, _ in goals])
             moved = [each for each in goals if each[0].id in free]
-            left += [(stored.id, "a consumer has it") for stored, _, _ in goals if stored.id not in free]
+            left += [(stored.half_id, "a consumer has it") for stored, _, _ in goals if stored.id not in free]
             try:
                 _move(connection, group, moved, half_ids, uuids)
                 if moved and not done:
                     audit.note(connection, Action.REPLAY, box_name, {"ids": None if ids is None else list(ids)})
             except AddressGone as error:
                 connection.rollback()
-                left += [(stored.id, str(error)) for stored, _, _ in moved]
+                left += [(stored.half_id, str(error)) for stored, _, _ in moved]
             else:
                 connection.commit()
-                done += [stored.id for stored, _, _ in moved]
+                done += [stored.half_id for stored, _, _ in moved]
     found = {*done, *(each for each, _ in left)}
     left += [(each, "there is no such letter") for each in dict.fromkeys(ids or ()) if each not in found]
     return Replayed(ids=tuple(done), left=tuple(left))

@@ -210,7 +210,7 @@ def _line(connection: Connection, box: str, stored: Stored) -> dict[str, object]
     story = told_beside(stored.annotations or b"") if box == UNANSWERED else None
     if story is None or story.txn_id is None:
         story = read_story(_head(connection, stored))
-    return {"id": stored.id, "since": stored.since, "size": stored.size, **story._asdict()}
+    return {"id": stored.half_id, "since": stored.since, "size": stored.size, **story._asdict()}
 
 
 def _head(connection: Connection, stored: Stored) -> bytes:

@@ -74,7 +74,7 @@ def history(
         typer.Argument(
             metavar="TXN-ID|MESSAGE-ID",
             help="A txn-id, as the client has it; or the number of a message in the store (half_id in the views, "
-            "original-id of a dead letter); or, with --since, the message-id that its client gave it.",
+            "id and original-id of a dead letter); or, with --since, the message-id that its client gave it.",
         ),
     ],
     since: _Since = None,

@@ -217,12 +217,20 @@ def test_a_client_cannot_make_a_topic_of_the_address(
 def test_an_operator_sees_them_and_posts_them_elsewhere(
     begin: Begin, address: str, planted: Plant, ask: Ask, service: Service
 ) -> None:
-    """As dead letters; not to where they came from, as their transaction is rolled back."""
+    """As dead letters, by the id that history knows, too; not to where they came from, as their transaction is rolled
+    back.
+    """
     txn = planted(address, f"{address}-orders", data(b"1"), checks=15)
     assert decided(ask, txn) == EXHAUSTED
+    deadline = time.monotonic() + PATIENCE
+    while ask("select from coordinator.entry where available_at is not null"):  # it gets its place, by another id
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     shown = json.loads(service.cli("dead-letters", "show", ADDRESS, "--limit", "1000", "--json"))
     (letter,) = [each for each in shown if each["txn_id"] == str(uuid.UUID(bytes=txn))]
     assert letter["original_address"] == f"{address}-orders"
+    lived = json.loads(service.cli("history", str(letter["id"]), "--json"))
+    assert letter["id"] in [each["message"] for each in lived["events"]]
     one = ("dead-letters", "replay", ADDRESS, str(letter["id"]))
     why = "its transaction was rolled back, as no checker has answered; give --to ADDRESS"
     assert service.cli(*one, status=1) == f"replayed 0, left 1\nleft: {letter['id']}: {why}\n"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
-from coordinator.address.nodes import Address, resource_deleted
+from coordinator.address.nodes import Address, look_at_target, resource_deleted
 from coordinator.address.permissions import unauthorized
 from coordinator.becoming_checkable import look_at_group
 from coordinator.codec.encoding import DecodeError
@@ -346,6 +346,7 @@ class Relay:
                 name = _to(post.message)
                 if not self._link.connection.may(Verb.SEND, name):
                     raise unauthorized(Verb.SEND, name)
+                look_at_target(name)
             except DecodeError as error:
                 found = Refusal(Condition.DECODE_ERROR, f"malformed message: {error}")
             except Refusal as refusal:

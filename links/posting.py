@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 from proton import symbol
 
-from coordinator.address.nodes import Address
+from coordinator.address.nodes import Address, look_at_target
 from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
@@ -53,6 +53,7 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
     if name is not None and not dynamic:
         connection.need(Verb.SEND, name)
         attaching.right = Verb.SEND, name
+        look_at_target(name)
     connection.endpoints.attached(attaching)
 
     def found(address: Address | Refusal) -> None:

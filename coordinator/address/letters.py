@@ -43,8 +43,8 @@ _SECTION_BEGIN = 3
 
 
 class Story(NamedTuple):
-    """What the annotations of a dead letter say; None: nothing that can be read. A client may have posted the letter:
-    an address is one that can be, and an error is cut.
+    """What the annotations of a dead letter say; None: nothing that can be read. A client of an earlier version may
+    have posted the letter: an address is one that can be, and an error is cut.
     """
 
     original_address: str | None = None

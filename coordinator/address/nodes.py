@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator.address.addresses import shown
+from coordinator.address.addresses import DEAD_LETTER_PREFIX, UNANSWERED, keeps_dead_letters, shown
 from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
 
@@ -107,6 +107,17 @@ class Address:
         for queue in (self.queue, *self.subscriptions):
             if queue is not None:
                 queue.policies = self.policies_of(queue.group_id)
+
+
+def look_at_target(name: str) -> None:
+    """Whether clients may post to the address ``name``, whether it is there or not.
+
+    :raises Refusal: it keeps what the service puts aside: each message there is as the service says, and has its op.
+    """
+    if keeps_dead_letters(name):
+        its = "it is" if name == UNANSWERED else f"names that begin with {DEAD_LETTER_PREFIX} are"
+        text = f"the address {shown(name)} takes no posts of clients; {its} the service's own"
+        raise Refusal(Condition.NOT_ALLOWED, text)
 
 
 def resource_deleted(address: Address) -> Refusal:

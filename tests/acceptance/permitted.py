@@ -78,12 +78,6 @@ def _browsed_letters(session: Session, owner: Session, name: str) -> str:
     return refusal(session.receiver(Source(address=f"%DLQ%{name}", distribution_mode=Symbol("copy"))))
 
 
-def _to_dead_letters(session: Session, owner: Session, name: str) -> str:
-    owner.receiver(name)
-    owner.receiver(f"%DLQ%{name}")
-    return refusal(session.sender(f"%DLQ%{name}"))
-
-
 def _shared_subscription(session: Session, owner: Session, name: str) -> str:
     _topic(owner, name)
     everyone = (Symbol("shared"), Symbol("global"))
@@ -227,7 +221,6 @@ PLACES = [
     Place(Verb.SEND, _settled_on_relay),
     Place(Verb.SEND, _relay_in_transaction),
     Place(Verb.SEND, _relay_in_checkable_transaction),
-    Place(Verb.SEND, _to_dead_letters, of="%DLQ%{}"),
     Place(Verb.RECEIVE, _receiver),
     Place(Verb.RECEIVE, _group),
     Place(Verb.RECEIVE, _group, of="{}::billing"),

@@ -131,6 +131,7 @@ def test_a_message_group_has_the_number_that_services_give_it(application: Appli
         ({"headers": Jsonb({"x": 2**63})}, "22023", "does not fit into 64 bits"),
         ({"at": "later"}, "CO007", 'the address "later" is of kind delay, and the message came without a delay'),
         ({"at": "certain", "delay": timedelta(1)}, "CO007", "its messages cannot be delivered later"),
+        ({"at": "%DLQ%orders"}, "CO007", 'the address "%DLQ%orders" is the service\'s own, and takes no posts'),
     ],
 )
 def test_what_it_cannot_take_is_refused_by_name(
@@ -138,6 +139,7 @@ def test_what_it_cannot_take_is_refused_by_name(
 ) -> None:
     for name, kind in (("orders", "normal"), ("later", "delay"), ("certain", "transaction")):
         rows.queue(name, kind=kind)
+    rows.queue("%DLQ%orders", origin="dead-letter")
     with pytest.raises(psycopg.Error) as refused:
         post(application, **{"address": given.pop("at", "orders"), "body": "tea", **given})
     assert (refused.value.sqlstate, says in str(refused.value)) == (sqlstate, True), str(refused.value)

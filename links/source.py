@@ -174,7 +174,7 @@ class _Wanted:
             return Group(name=self._subscription, lasting=True, ends_with_close=True, owned=not self._global)
         instance = self._service.instance
         own = f"shared/{instance.instance_id}" if self._shared else instance.uuids.next().hex()
-        return Group(name=f"{self._subscription}/{own}"[-1024:], lasting=False, owned=not self._global)
+        return Group(name=groups.passing(self._subscription, own), lasting=False, owned=not self._global)
 
     def _join(self, address: Address, group: Group) -> None:
         subscriptions = self._service.subscriptions

@@ -12,6 +12,9 @@ from coordinator.retries import IMMEDIATE
 from coordinator.settings import AddressPattern, AddressSettings, Kind
 
 LONGEST_NAME = 1024
+#: Octets of a name in UTF-8 that fit into a row of PostgreSQL's index of consumer groups, the narrowest.
+MOST_OCTETS = 2688
+EXPECTED = f"1 to {LONGEST_NAME} characters, at most {MOST_OCTETS:,} octets"
 
 #: Reserved prefixes: the service's own nodes, and the dead letters of a group (D4).
 SERVICE_PREFIX = "$"
@@ -65,15 +68,37 @@ def shown(name: str) -> str:
     return quoted if len(name) <= _LONGEST_SHOWN else f"{quoted} ({len(name)} characters)"
 
 
+def is_too_long(name: str) -> bool:
+    """Whether neither an address nor a group that a source names can have this name."""
+    return len(name) > LONGEST_NAME or len(_utf8(name)) > MOST_OCTETS
+
+
+def cut(name: str, most: int = MOST_OCTETS) -> str:
+    """``name``; the beginning of one with more than ``most`` octets, and octets of its digest."""
+    return name if len(_utf8(name)) <= most else _cut(name, _digest(name), most)
+
+
+def _cut(name: str, digest: str, most: int) -> str:
+    return f"{_utf8(name)[: most - len(digest) - 1].decode(errors='ignore')}~{digest}"
+
+
+def _digest(name: str) -> str:
+    return blake2b(_utf8(name), digest_size=16).hexdigest()
+
+
+def _utf8(name: str) -> bytes:
+    return name.encode(errors="surrogatepass")
+
+
 def check_name(name: str) -> str:
-    """Return ``name`` if an address can have it: 1 to 1024 characters of printable text, without ``::``.
+    """Return ``name`` if an address can have it: :data:`EXPECTED`, of printable text without ``::``.
 
     :raises AddressInvalid: saying what was wrong.
     """
     if not name:
-        raise AddressInvalid("the address is empty; expected 1 to 1024 characters")
-    if len(name) > LONGEST_NAME:
-        raise AddressInvalid(f"the address {shown(name)} is too long; expected 1 to {LONGEST_NAME} characters")
+        raise AddressInvalid(f"the address is empty; expected {EXPECTED}")
+    if is_too_long(name):
+        raise AddressInvalid(f"the address {shown(name)} is too long; expected {EXPECTED}")
     for position, character in enumerate(name, start=1):
         if not character.isprintable():
             raise AddressInvalid(
@@ -99,9 +124,9 @@ def dead_letter_name(name: str) -> str:
     try:
         return check_name(whole)
     except AddressInvalid:
-        digest = blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        digest = _digest(name)
         fit = "".join(each if each.isprintable() else "?" for each in whole).replace(GROUP_SEPARATOR, "??")
-        return f"{fit[: LONGEST_NAME - len(digest) - 1]}~{digest}"
+        return _cut(fit[: LONGEST_NAME - len(digest) - 1], digest, MOST_OCTETS)
 
 
 class AddressPolicy:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.address.addresses import GROUP_SEPARATOR, LONGEST_NAME, shown
+from coordinator.address.addresses import EXPECTED, GROUP_SEPARATOR, MOST_OCTETS, cut, is_too_long, shown
 from coordinator.errors import Condition, Refusal
 
 #: in place of a group's name: broadcast
@@ -38,11 +38,11 @@ def part(source: str) -> tuple[str, str | None]:
     address, separator, group = source.partition(GROUP_SEPARATOR)
     if not separator:
         return source, None
-    if not group or len(group) > LONGEST_NAME or not group.isprintable() or GROUP_SEPARATOR in group:
+    if not group or is_too_long(group) or not group.isprintable() or GROUP_SEPARATOR in group:
         raise Refusal(
             Condition.INVALID_FIELD,
             f"the source {shown(source)} names no consumer group after {GROUP_SEPARATOR}; "
-            f"expected 1 to {LONGEST_NAME} printable characters",
+            f"expected {EXPECTED} of printable text",
         )
     return address, group
 
@@ -53,7 +53,12 @@ def subscription(container: str, link: str, *, shared: bool, globally: bool) -> 
     Links that share a subscription are named after it, with ``|`` and a suffix of their own.
     """
     name = link.partition("|")[0] if shared else link
-    return f"{name}@" if globally else f"{name}@{container}"
+    return cut(f"{name}@" if globally else f"{name}@{container}")
+
+
+def passing(subscription: str, owner: str) -> str:
+    """The name of the group of a subscription that does not last. ``owner``: whose it is, of those alike."""
+    return f"{cut(subscription, MOST_OCTETS - 1 - len(owner))}/{owner}"
 
 
 def anyones(link: str) -> str | None:
@@ -63,4 +68,4 @@ def anyones(link: str) -> str | None:
     capabilities say the same, but Proton 0.40 does not give them to us.)
     """
     name, separator, scope = link.rpartition("|")
-    return f"{name}@" if separator and scope == "global" else None
+    return cut(f"{name}@") if separator and scope == "global" else None

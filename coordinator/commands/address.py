@@ -91,7 +91,7 @@ _COUNTS = ("ready", "inflight", "scheduled", "failed")
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="1 to 1024 characters of printable text.")],
+    name: Annotated[str, typer.Argument(help="1 to 1024 characters of printable text, at most 2,688 octets.")],
     topic: Annotated[
         bool, typer.Option("--topic", help="Each subscription gets every message; without it, consumers share them.")
     ] = False,

@@ -6,14 +6,14 @@ import shutil
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Row, func, select, text
+from sqlalchemy import Connection, func, select, text
 
 from store import migrations
 from store.embedded.running import runs_here
 from store.errors import Locked, boundary
+from store.holders import HeldUp, held_up
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import STALE_SECONDS
 from store.tables import consumer_group, entry, heartbeat, instance, txn
@@ -21,18 +21,9 @@ from store.tables import consumer_group, entry, heartbeat, instance, txn
 #: A plain transaction that is undecided for longer than its limit and this has no instance that looks after it.
 _LATE = timedelta(minutes=1)
 
-
 #: A batch is told of that takes longer than this: most take some milliseconds.
 _LONG_SECONDS = 5
-_HELD_UP = text(
-    """with late as (select pid, query_start from pg_stat_activity
-                      where datname = current_database() and application_name like 'coordinator batch %'
-                        and state = 'active' and query_start < clock_timestamp() - make_interval(secs => :seconds))
-       select (select extract(epoch from clock_timestamp() - min(query_start)) from late) as seconds,
-              (select string_agg(distinct format('process %s (%s)', b.pid, b.application_name), ', ')
-                 from late, unnest(pg_blocking_pids(late.pid)) blocker join pg_stat_activity b on b.pid = blocker)
-              as by"""
-)
+_BATCHES = "coordinator batch %"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +60,15 @@ def look(connection: Connection) -> Health:
     :raises Locked: another session holds a table that is looked at; the text names it where a batch waits for it too.
     """
     migrations.check(connection)
-    with boundary():
-        held_up = connection.execute(_HELD_UP, {"seconds": _LONG_SECONDS}).one()
-        connection.rollback()
+    waits = held_up(connection, _BATCHES, _LONG_SECONDS)
     try:
-        return _looked(connection, held_up)
+        return _looked(connection, waits)
     except Locked as error:
-        by = f", as a batch of the service is: {held_up.by}" if held_up.by else ""
+        by = f", as a batch of the service is: {waits.by}" if waits.by else ""
         raise Locked(f"{error}{by}", sqlstate=error.sqlstate) from None
 
 
-def _looked(connection: Connection, held_up: Row[Any]) -> Health:
+def _looked(connection: Connection, waits: HeldUp) -> Health:
     with boundary():
         alive = instance.c.ended_at.is_(None)
         silent = heartbeat.c.beaten_at < func.now() - timedelta(seconds=STALE_SECONDS)
@@ -121,8 +110,8 @@ def _looked(connection: Connection, held_up: Row[Any]) -> Health:
         oldest_undecided_seconds=None if undecided.age is None else float(undecided.age),
         overdue=undecided.overdue,
         orphans=int(orphans or 0),
-        commit_waits_seconds=None if held_up.seconds is None else float(held_up.seconds),
-        held_up_by=held_up.by,
+        commit_waits_seconds=waits.seconds,
+        held_up_by=waits.by,
         free_percent=free * 100 // total if free is not None and total else None,
         free_bytes=free,
     )

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import structlog
 
+from coordinator.commands import held_up
 from coordinator.process import logs
 from coordinator.process.days import make_days
 from coordinator.process.supervising import Handed
@@ -18,6 +19,9 @@ from store.database import connected
 from store.errors import StoreError
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+#: as PostgreSQL shows it
+_SESSION = "coordinator maintenance"
 
 
 def policy(settings: RetentionSettings) -> retention.Policy:
@@ -33,15 +37,16 @@ def maintain(settings: Settings, database_url: str) -> int:
     (S9). Returns the exit status: 0 done, 1 not done, or too few partitions ahead.
     """
     try:
-        enough = make_days(database_url)
-        with connected(database_url, application_name="coordinator maintenance") as connection:
-            owner = roles.owns(connection)
-            connection.rollback()
-            done = retention.drop_old(connection, policy(settings.retention)) if owner else retention.Dropped()
-            told = audit.forget(connection, timedelta(hours=settings.retention.audit_hours)) if owner else 0
-            swept = removal.sweep(connection)
-            forgotten = inbox.forget(connection, timedelta(hours=settings.retention.inbox_hours))
-            unused = removal.remove_unused(connection, timedelta(hours=settings.addresses.unused_hours))
+        with held_up.told(database_url, _SESSION, _log.warning):
+            enough = make_days(database_url)
+            with connected(database_url, application_name=_SESSION) as connection:
+                owner = roles.owns(connection)
+                connection.rollback()
+                done = retention.drop_old(connection, policy(settings.retention)) if owner else retention.Dropped()
+                told = audit.forget(connection, timedelta(hours=settings.retention.audit_hours)) if owner else 0
+                swept = removal.sweep(connection)
+                forgotten = inbox.forget(connection, timedelta(hours=settings.retention.inbox_hours))
+                unused = removal.remove_unused(connection, timedelta(hours=settings.addresses.unused_hours))
     except StoreError as error:
         _log.warning("the store was not maintained", reason=str(error))
         return 1

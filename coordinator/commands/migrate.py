@@ -10,14 +10,17 @@ from coordinator.commands.administration import Config, DatabaseUrl, DataDir, da
 def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
     """Bring the database's schema to this version. An embedded server is migrated at its start by itself."""
     url = database(config, database_url, data_dir)
+    from coordinator.commands import held_up
     from store import migrations
     from store.database import connected
     from store.errors import StoreError
 
+    session = "coordinator migrate"
     try:
-        with connected(url) as connection:
-            before = migrations.current(connection)
-        migrations.upgrade(url)
+        with held_up.told(url, session, lambda text: typer.echo(text, err=True)):
+            with connected(url, application_name=session) as connection:
+                before = migrations.current(connection)
+            migrations.upgrade(url)
     except StoreError as error:
         fail(str(error))
     if before == migrations.HEAD:

@@ -1,10 +1,13 @@
-"""Commands do not wait for ever where another session, or a server that was stopped, holds them up."""
+"""Commands do not wait for ever where another session, or a server that was stopped, holds them up; those whose work
+takes as long as it takes say who does.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,10 +17,11 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
+from store import migrations
 from store.database import BRIEF, COUNTING, Patience, connected
 from store.embedded.server import EmbeddedServer
 from store.errors import Contended, StoreUnavailable
-from tests.fix_command import Command
+from tests.fix_command import PATIENCE_SECONDS, Command
 from tests.fix_postgres import signal_server
 from tests.fix_proxy import Proxy
 
@@ -45,6 +49,33 @@ def test_a_lock_of_another_session_ends_a_command(command: Command, database_url
         (line,) = ended[each].stderr.splitlines()
         assert line.startswith("error: ")
         assert "another" in line, (each, line)
+
+
+@pytest.mark.parametrize(
+    ("does", "lock", "said"),
+    [
+        ("migrate", f"select pg_advisory_lock({migrations._LOCK})", "(advisory)"),
+        ("maintain", "lock table coordinator.inbox in share mode", "(coordinator.inbox)"),
+    ],
+)
+def test_what_works_as_long_as_it_takes_says_who_holds_it_up(
+    command: Command, database_url: str, does: str, lock: str, said: str
+) -> None:
+    waiting = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with ThreadPoolExecutor(1) as beside, psycopg.connect(database_url, autocommit=True) as seen:
+        with psycopg.connect(database_url, application_name="the neighbour") as other:
+            other.execute(lock.encode())
+            asked = beside.submit(command, does, "--database-url", database_url)
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while seen.execute(waiting).fetchone() is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            time.sleep(7)
+            assert not asked.done()
+            pid = other.info.backend_pid
+        done = asked.result()
+    assert done.returncode == 0, done.stderr
+    assert f"waiting for a lock {said}, held by process {pid} (the neighbour)" in done.stderr
 
 
 def _sleep(url: str, patience: Patience, seconds: float = 600.0, begun: Callable[[], None] = lambda: None) -> None:

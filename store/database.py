@@ -55,7 +55,7 @@ def _is_port(text: str) -> bool:
 def _unreadable() -> DatabaseUrlInvalid:
     return DatabaseUrlInvalid(
         "the database URL cannot be read; expected postgresql://user:password@host:port/database, "
-        "with % and other special characters written as %25 and so on"
+        "with %, @ and other special characters written as %25, %40 and so on, in the database's name, too"
     )
 
 

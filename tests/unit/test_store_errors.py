@@ -80,7 +80,7 @@ def test_a_wrong_url_is_not_repeated(url: str) -> None:
 @pytest.mark.parametrize("character", list("@/%"))
 def test_a_password_that_is_not_escaped_is_no_host(character: str) -> None:
     for password in (f"sec{character}ret", f"12{character}ret", f"{character}{character}ret@sec"):
-        with pytest.raises(DatabaseUrlInvalid, match="other special characters written as %25") as caught:
+        with pytest.raises(DatabaseUrlInvalid, match="other special characters written as %25, %40") as caught:
             check_url(f"postgresql://u:{password}@db.example:6432/shop")
         assert "sec" not in str(caught.value)
         assert "ret" not in str(caught.value)
@@ -108,3 +108,9 @@ def test_a_port_of_each_host(hosts: str) -> None:
 def test_a_place_has_no_password() -> None:
     assert place("postgresql://u:secret@db.example:6432/shop") == "db.example:6432/shop"
     assert place("postgresql://u@/shop?host=/run/x") == "/run/x:5432/shop"
+
+
+def test_a_name_of_a_database_with_an_at() -> None:
+    with pytest.raises(DatabaseUrlInvalid, match="%40 and so on, in the database's name, too"):
+        check_url("postgresql://u@db.example/shop@home")
+    assert place("postgresql://u@db.example/shop%40home") == "db.example:5432/shop@home"

@@ -173,7 +173,7 @@ class Checkable(Transaction):
         super().refuse(refusal)
         if not self.checkable:
             return
-        self.halves.ids = []
+        self.halves.ids, self.halves.own_rows = [], set()
         if not self.halves.on_way:
             self._doom()
 

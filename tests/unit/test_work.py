@@ -8,10 +8,14 @@ from typing import Any, cast
 import pytest
 
 from coordinator.address.enqueue import Enqueue
+from coordinator.check_back import Checkable
+from coordinator.checkable import NOTHING_ASKED, CheckTerms
+from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
+from coordinator.halves import Halves
 from coordinator.outcomes import ACCEPTED
 from coordinator.settlements import Settlement
-from coordinator.transitions import OUTCOME
+from coordinator.transitions import CHECKABLE, OUTCOME
 from coordinator.work import Work
 from store import priorities
 from store.commit.batch import Batch
@@ -163,3 +167,18 @@ def test_what_was_done_while_a_range_was_read_does_not_come_again() -> None:
     queue.normal.loaded(again, True, 0)
     queue.pump()
     assert consumer.got == [1, 2, 3]
+
+
+@pytest.mark.rule("S4", "T23")
+def test_a_checkable_transaction_that_is_refused_holds_nothing_of_its_halves() -> None:
+    """It may stay until its time is over, and the largest are refused so that memory becomes free."""
+    memory = SimpleNamespace(transactions=0, most=1 << 30)
+    instance = SimpleNamespace(memory=memory, commit=SimpleNamespace(add=lambda *_: None))
+    txn = Checkable(cast(Any, SimpleNamespace(instance=instance)), bytes(16), None, cast(Any, None), 60.0)
+    txn.checkable, txn.state, txn.began = True, CHECKABLE, 1.0
+    txn.halves = Halves("shop", CheckTerms(0, 0, 1), 1, NOTHING_ASKED)
+    for half_id in range(10):
+        txn.stored(half_id, cast(Any, ADDRESS), PLAIN, own_row=half_id > 5)
+    assert memory.transactions > 0
+    txn.refuse(Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, "too much"))
+    assert (txn.posts, txn.halves.ids, txn.halves.own_rows, memory.transactions) == ([], [], set(), 0)

@@ -69,7 +69,7 @@ class Directory:
         #: How often an address in use is noted in the store; one without a note is removed after four such times.
         self._note_seconds = policy.unused_seconds / 4
         self._notes = False
-        #: names of dynamic ones that have ended, and are in the store still
+        #: names of dynamic ones that have ended, and may be in the store still
         self._ended: set[str] = set()
 
     def known(self, name: str) -> Address | None:
@@ -338,7 +338,7 @@ class Directory:
     def _drop_dynamic(self, name: str, maker: Maker | None) -> None:
         if maker is not None:
             maker.addresses_made -= 1
-
+        self._ended.add(name)
         self._remove_dynamic(name)
 
     def _remove_dynamic(self, name: str) -> None:
@@ -346,7 +346,6 @@ class Directory:
 
         def removed(groups: list[int] | StoreError | None) -> None:
             if groups is None:
-                self._ended.add(name)
                 self._instance.loop.call_later(_HELD_SECONDS, lambda: self._remove_dynamic(name))
                 return
             self._ended.discard(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
@@ -51,7 +52,7 @@ class Subscriptions:
         self._queues = queues
         #: groups (address, name) that links are about to join
         self._joining: Counter[tuple[int, str]] = Counter()
-        #: groups that have ended, and are in the store still, as the commit of an application holds them
+        #: groups that have ended, and may be in the store still: the commit of an application may hold them
         self._ending: set[tuple[int, str]] = set()
 
     def join(
@@ -139,17 +140,20 @@ class Subscriptions:
         if queue in address.subscriptions:
             address.subscriptions.remove(queue)
         self._queues.by_group.remove(queue)
+        self._ending.add((address.id, queue.name))
         self._remove(queue, (address.id, queue.name), lasting=lasting)
 
-    def _remove(self, queue: Queue, key: tuple[int, str], *, lasting: bool) -> None:
-        """Where the commit of an application holds the group, it is tried again, for as long as that takes."""
+    def _remove(self, queue: Queue, key: tuple[int, str], *, lasting: bool, held: bool = False) -> None:
+        """Where the commit of an application holds the group, it is tried again, for as long as that takes. ``held``:
+        it was before.
+        """
 
         def removed(gone: bool | StoreError) -> None:
             if gone is False:
-                self._ending.add(key)
-                self._instance.loop.call_later(_HELD_SECONDS, lambda: self._remove(queue, key, lasting=lasting))
+                again = partial(self._remove, queue, key, lasting=lasting, held=True)
+                self._instance.loop.call_later(_HELD_SECONDS, again)
                 return
-            if lasting and key in self._ending:
+            if lasting and held:
                 consumer_groups.remember(self._instance.queries, queue.group_id)
             self._ending.discard(key)
             if gone is True:
@@ -160,8 +164,8 @@ class Subscriptions:
 
 def _being_removed(address: Address) -> Refusal:
     text = (
-        f"the subscription of this name to {shown(address.name)} has ended, and is not removed yet: a transaction that "
-        "posts there is being committed; attach again"
+        f"the subscription of this name to {shown(address.name)} has ended, and could not be removed yet: a "
+        "transaction that posts there is being committed, or the database refuses; attach again"
     )
     return Refusal(Condition.RESOURCE_LOCKED, text)
 

@@ -148,6 +148,7 @@ REMOVE_DYNAMIC = Query(
         union all
         select null, 0 from there where not exists (select from gone)""",
     _unless_there,
+    must=True,
 )
 
 #: name: whether an address or a group has it, so that there may be dead letters of it

@@ -110,6 +110,7 @@ REMOVE = Query(
         select (select count(*) from told) > 0 or exists (select from free)
             or not exists (select from {SCHEMA}.consumer_group where id = $1::int4 and name <> '')""",
     _says,
+    must=True,
 )
 
 #: group: one that lasted, and was removed later than it ended: its name is kept as that of one that lasted
@@ -117,6 +118,7 @@ REMEMBER = Query(
     b"remember_group",
     f"update {SCHEMA}.removed_group set lasting = true where id = $1::int4",
     nothing,
+    must=True,
 )
 
 #: op id, group, instance: deletes a thousand of the entries that a removed group leaves behind. Returns how many

@@ -9,17 +9,20 @@ from contextlib import contextmanager
 import pytest
 
 from store.embedded.running import running_url
-from tests.acceptance.fifo import SETTINGS, numbers, post, settle
+from tests.acceptance.fifo import numbers, post, settle
+from tests.acceptance.subscribers import TOPIC, lasting
 from tests.fix_service import Service, running_service
-from tests.fix_wire import Begin
+from tests.fix_wire import Ask, Begin
 from tests.refusing import refused
-from tests.wire.frames import Accepted
+from tests.wire.frames import Accepted, Source
 from tests.wire.peer import PATIENCE
+
+PATTERNS = '[{"match": "fifo-*", "kind": "fifo"}, {"match": "topic-*", "routing": "topic"}]'
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with running_service(SETTINGS) as service:
+    with running_service({"addresses.patterns": PATTERNS}) as service:
         yield service
 
 
@@ -40,7 +43,7 @@ def _until(happened: Callable[[], object]) -> None:
 
 @pytest.mark.rule("P18")
 def test_message_groups_that_cannot_be_given_up(service: Service, begin: Begin, address: str) -> None:
-    session = begin()
+    session, address = begin(), f"fifo-{address}"
     sender = session.sender(address)
     post(sender, "ab")
     receiver = session.receiver(address, credit=2)
@@ -49,3 +52,37 @@ def test_message_groups_that_cannot_be_given_up(service: Service, begin: Begin, 
         receiver.detach()
     post(sender, "abc", 10)
     assert sorted(numbers(session.receiver(address, credit=10).take_many(3))) == [10, 11, 12]
+
+
+@pytest.mark.rule("D1")
+def test_a_subscription_that_cannot_be_removed(service: Service, begin: Begin, address: str, ask: Ask) -> None:
+    """It would be given each further message. Meanwhile a link of its name does not get what was another's."""
+    session, address = begin(), f"topic-{address}"
+    sender = session.sender(address)
+    owner = lasting(session, address, "prices")
+    volatile = session.receiver(Source(address=address, capabilities=TOPIC))
+    post(sender, "a")
+    entries = "select from coordinator.entry e join coordinator.half h on h.id = e.half_id "
+    entries += "join coordinator.address a on a.id = h.address_id where a.name = %s"
+    with _refused(service, "delete on coordinator.consumer_group"):
+        volatile.detach()
+        owner.detach()
+        post(sender, "b")
+        assert len(ask(entries, address)) == 4
+        assert lasting(session, address, "prices").error == "amqp:resource-locked"
+    _until(lambda: not ask(entries, address))
+    again = lasting(session, address, "prices")
+    post(sender, "c", 10)
+    assert numbers(again.take_many(1)) == [10]
+
+
+@pytest.mark.rule("P8")
+def test_a_dynamic_address_that_cannot_be_removed(service: Service, begin: Begin, ask: Ask) -> None:
+    session = begin()
+    owner = session.receiver(Source(dynamic=True))
+    assert isinstance(owner.answer.source, Source)
+    name = owner.answer.source.address
+    with _refused(service, "delete on coordinator.address"):
+        owner.detach()
+        assert session.receiver(str(name)).error == "amqp:not-found"
+    _until(lambda: not ask("select from coordinator.address where name = %s", name))

@@ -110,6 +110,7 @@ FIND_ALL = Query(
     b"addresses",
     f"select a.name, {_ADDRESS} where a.name = any($1::text[])",
     _by_name,
+    must=True,
 )
 
 #: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none), retention_hours (0: as the settings say),

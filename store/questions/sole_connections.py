@@ -79,6 +79,7 @@ RELEASE = Query(
     f"""delete from {SCHEMA}.sole_connection
          where digest = $1::bytea and instance_id = $2::int4 and connection = $3::int8""",
     nothing,
+    must=True,
 )
 
 

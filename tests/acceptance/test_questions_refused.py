@@ -12,8 +12,9 @@ from store.embedded.running import running_url
 from tests.acceptance.fifo import numbers, post, settle
 from tests.acceptance.subscribers import TOPIC, lasting
 from tests.fix_service import Service, running_service
-from tests.fix_wire import Ask, Begin
+from tests.fix_wire import Ask, Begin, Dial
 from tests.refusing import refused
+from tests.sole import alone, is_admitted, lives
 from tests.wire.frames import Accepted, Source
 from tests.wire.peer import PATIENCE
 
@@ -86,3 +87,14 @@ def test_a_dynamic_address_that_cannot_be_removed(service: Service, begin: Begin
         owner.detach()
         assert session.receiver(str(name)).error == "amqp:not-found"
     _until(lambda: not ask("select from coordinator.address where name = %s", name))
+
+
+@pytest.mark.rule("P15")
+def test_the_claim_of_a_connection_that_cannot_be_given_up(service: Service, dial: Dial, address: str) -> None:
+    """It would keep its container out."""
+    first, second = dial(), dial()
+    assert is_admitted(first.open(container_id=address, **alone()))
+    with _refused(service, "delete on coordinator.sole_connection"):
+        first.close()
+    assert is_admitted(second.open(container_id=address, **alone()))
+    assert lives(second)

@@ -18,6 +18,7 @@ from coordinator.group.queues import Queue
 from coordinator.service import Service
 from coordinator.settings import Settings
 from store import addresses, groups, recovery
+from store.channels import ADDRESS
 from store.database import connected
 from store.permissions import Verb
 from store.tables import SCHEMA
@@ -212,6 +213,20 @@ def test_a_dynamic_address_that_cannot_be_looked_up_is_taken_back(instance: Inst
     assert maker.addresses_made == 0
     with psycopg.connect(database_url, autocommit=True) as other:
         instance.loop.run_until(lambda: other.execute(rows).fetchone() is None)
+
+
+@pytest.mark.rule("H1")
+def test_a_change_that_the_store_could_not_tell_at_once_is_learned(instance: Instance, database_url: str) -> None:
+    """Its links keep it in use for long: nothing else would ask for it."""
+    address = instance.resolve("orders")
+    asked = "wait_event_type = 'Lock' and application_name like 'coordinator queries%'"
+    with psycopg.connect(database_url) as changing, psycopg.connect(database_url, autocommit=True) as other:
+        changing.execute(f"lock table {SCHEMA}.address in access exclusive mode".encode())
+        changing.execute(f"update {SCHEMA}.address set kind = 'delay' where name = 'orders'".encode())
+        other.execute(b"select pg_notify(%s, 'orders')", [ADDRESS])
+        cancelled = f"select pg_cancel_backend(pid) from pg_stat_activity where {asked}".encode()
+        instance.loop.run_until(lambda: other.execute(cancelled).fetchall())
+    instance.loop.run_until(lambda: address.delayed)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.fix_wire import Ask, Begin
-from tests.wire.frames import Accepted, Rejected, Released, Source, Target
+from tests.wire.frames import Accepted, Attach, Detach, Rejected, Released, Source, Target
 from tests.wire.links import Receiver, Sender
 from tests.wire.messages import data
 from tests.wire.peer import Session
@@ -216,6 +216,22 @@ def test_a_shared_subscription_that_does_not_last_goes_with_the_last_of_its_link
         time.sleep(0.05)
     assert poster.outcome(data(b"lost")) == Accepted()
     assert session.receiver(source, credit=1, name="prices|volatile1").drain() == []
+
+
+@pytest.mark.rule("D1")
+def test_one_that_does_not_last_stays_for_a_link_that_is_about_to_join(begin: Begin, address: str) -> None:
+    """The link comes while the store is asked for the group, and the only other is detached behind it."""
+    poster, session = topic_sender(begin(), address), begin(container_id=f"c-{address}")
+    source = Source(address=address, capabilities=(*TOPIC, Symbol("shared")))
+    first = session.receiver(source, name="prices|1")
+    with session.peer.at_once():
+        session.send(Attach(name="prices|2", handle=99, role=True, source=source, target=Target()))
+        session.send(Detach(handle=first.handle, closed=True))
+    second = Receiver(session, 99, session.peer.wait(Attach, name="prices|2"))
+    session.sync()
+    assert first.detached is not None
+    assert poster.outcome(data(b"x")) == Accepted()
+    assert second.bodies() == [b"x"]
 
 
 @pytest.mark.rule("P13")

@@ -57,6 +57,21 @@ def test_what_runs_out_in_the_store_does_so_by_the_policy_of_its_group(asking: A
     assert (rows.entries(default), rows.entries(own)) == ([], [(0, 0, "expired")])
 
 
+@pytest.mark.rule("P12", "P18", "D3")
+def test_what_waits_after_a_failure_holds_up_its_message_group_though_its_time_is_over(
+    asking: Asking, rows: Rows
+) -> None:
+    """It is dropped when it is due, as what comes behind it goes on then; without a message group it is at once."""
+    past, later = rows.now() - timedelta(hours=1), rows.now() + timedelta(hours=1)
+    grouped, plain = rows.queue("orders", kind="fifo"), rows.queue("others")
+    for group, key in ((grouped, -5), (plain, None)):
+        rows.entry(group, expires_at=past, available_at=later, acquired=True, attempts=1, message_group=key)
+    asking.ask(expiry.expire, UuidV7().next(), ME)
+    asking.loop.run_until(asking.answered(1))
+    assert asking.answers == [expiry.Expired(marked=0, dropped=1)]
+    assert (rows.entries(grouped), rows.entries(plain)) == ([(0, 1, None)], [])
+
+
 def test_limits_of_the_role_or_database_do_not_count(database_url: str, asking: Asking, truth: Truth) -> None:
     (name,) = truth.rows("select current_database()")[0]
     for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):

@@ -18,6 +18,7 @@ import structlog
 from psycopg import OperationalError, conninfo, pq
 
 from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, from_sqlstate, not_connected
+from store.hosts import in_turn
 from store.loop import Loop
 from store.session import KEEPALIVE, SETTINGS
 
@@ -83,12 +84,10 @@ class Connection:
         self._name = name
         self._setup = (_SETUP + setup).encode()
         self._owner = owner
-        self._conninfo = conninfo.make_conninfo(
-            url,
-            application_name=f"coordinator {name}",
-            client_encoding="utf8",
-            **KEEPALIVE,
-        ).encode()
+        given = conninfo.make_conninfo(url, application_name=f"coordinator {name}", client_encoding="utf8", **KEEPALIVE)
+        self._in_turn = [each.encode() for each in in_turn(given)]
+        #: attempts since the connection was up
+        self._attempts = 0
         self._pg: pq.abc.PGconn | None = None
         self._fd = -1
         self._events = 0
@@ -125,7 +124,8 @@ class Connection:
             return
         self._number += 1
         number = self._number
-        pg = pq.PGconn.connect_start(self._conninfo)
+        pg = pq.PGconn.connect_start(self._in_turn[self._attempts % len(self._in_turn)])
+        self._attempts += 1
         self._pg = pg
         self._prepared.clear()
         if pg.status == pq.ConnStatus.BAD:
@@ -189,6 +189,7 @@ class Connection:
         if isinstance(answer, StoreError):
             self._gone(str(answer))
             return
+        self._attempts = 0
         if self._number > 1:
             log.info("database connected", connection=self._name, failures=self._failures)
         self._up_since = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +54,16 @@ def test_a_beat_says_who_lives(database_url: str, truth: Truth) -> None:
         loop.run_until(lambda: beats[-1] == (True, 1))
         truth.run(f"update {SCHEMA}.instance set ended_at = now() where id = {ME}")
         loop.run_until(lambda: beats[-1] == (False, 1))
+    loop.close()
+
+
+def test_after_a_host_that_does_not_answer_comes_the_next(proxy: Proxy, truth: Truth) -> None:
+    """libpq would wait for the first one again and again."""
+    loop = EpollLoop()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = proxy.url.replace("127.0.0.1:", f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:")
+        with beating(loop, url) as beats:
+            loop.run_until(lambda: beats)
     loop.close()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg.abc import RV, PQGen
@@ -13,8 +14,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from store.errors import DatabaseUrlInvalid, NoAnswer, StoreUnavailable, boundary
+from store.errors import DatabaseUrlInvalid, NoAnswer, OldPrimary, StoreUnavailable, boundary
+from store.hosts import in_turn
 from store.session import KEEPALIVE, SETTINGS
+from store.timelines import ASK, SEEN, Timeline, old_primary, read
 
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
 #: or for what an application still does in it (X2, X3).
@@ -107,9 +110,21 @@ class _Connection(psycopg.Connection[tuple[object, ...]]):
 
     given = ""
     patience = ENDLESS
+    #: where the server was when the connection was made; None: it is a standby
+    at: Timeline | None = None
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """:raises NoAnswer: the connection is closed."""
+        """:raises NoAnswer: the connection is closed.
+        :raises OldPrimary: likewise; another server has taken the place of its own.
+        """
+        answer = self._wait(gen, interval, timeout)
+        if SEEN.above(self.at):
+            said = old_primary(self.at, self.info.host, self.info.port)
+            self.close()
+            raise OldPrimary(said)
+        return answer
+
+    def _wait(self, gen: PQGen[RV], interval: float, timeout: float | None) -> RV:
         limit = self.patience.answer_seconds
         if timeout is not None or not limit:
             return super().wait(gen, interval, timeout)
@@ -141,29 +156,40 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
     check_url(url)
 
     def connect() -> psycopg.Connection[tuple[object, ...]]:
-        seconds = patience.connect_seconds
         # whatever the database or the environment says: with SQL_ASCII the driver takes text for octets
         ours: dict[str, str | int | None] = {
             "client_encoding": "utf8",
             "application_name": application_name,
-            "connect_timeout": seconds,
+            "connect_timeout": patience.connect_seconds,
         }
-        given = make_conninfo(url, **ours, **KEEPALIVE)
-        connection = _Connection.connect(given)
-        connection.given, connection.patience = given, patience
-        # Set also where there is no limit: a role or a database may have limits of its own.
-        idle = patience.statement_seconds if patience.idle_seconds is None else patience.idle_seconds
-        limits = {
-            "statement_timeout": patience.statement_seconds,
-            "lock_timeout": patience.lock_seconds,
-            "idle_in_transaction_session_timeout": idle,
-        }
-        setup = SETTINGS + "".join(f"set {name} = '{seconds:g}s'; " for name, seconds in limits.items())
-        connection.execute(setup.encode())
-        connection.commit()
-        return connection
+        *others, last = in_turn(make_conninfo(url, **ours, **KEEPALIVE))
+        for given in others:
+            with suppress(OldPrimary):
+                return _open(given, patience)
+        return _open(last, patience)
 
     return create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
+
+
+def _open(given: str, patience: Patience) -> _Connection:
+    """:raises OldPrimary: what takes the connection was left behind."""
+    connection = _Connection.connect(given)
+    connection.given, connection.patience = given, patience
+    # Set also where there is no limit: a role or a database may have limits of its own.
+    idle = patience.statement_seconds if patience.idle_seconds is None else patience.idle_seconds
+    limits = {
+        "statement_timeout": patience.statement_seconds,
+        "lock_timeout": patience.lock_seconds,
+        "idle_in_transaction_session_timeout": idle,
+    }
+    setup = SETTINGS + "".join(f"set {name} = '{seconds:g}s'; " for name, seconds in limits.items()) + ASK
+    cursor = connection.execute(setup.encode())
+    while cursor.nextset():
+        pass
+    row: Any = cursor.fetchone()
+    connection.at = read(row)
+    connection.commit()
+    return connection
 
 
 @contextmanager

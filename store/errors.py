@@ -135,6 +135,10 @@ class NoAnswer(psycopg.OperationalError):
     """What the driver reports where this process has waited long enough for the server."""
 
 
+class OldPrimary(psycopg.OperationalError):
+    """What the driver reports where the server was left behind by another (:mod:`store.timelines`)."""
+
+
 #: ``op_pkey``, and the name of the same key in a partition: ``op_20260131_pkey``.
 _OP_KEY = re.compile(r"op_(?:\w+_)?pkey")
 _ADDRESS_NAME_KEY = "address_name_key"
@@ -143,6 +147,7 @@ _USER_KEY = "user_account_pkey"
 LACKS_PERMISSION = "42501"
 #: The server, its database or the role may have no more connections.
 NONE_LEFT = "53300"
+ONLY_READS = "25006"
 
 _STATES: dict[str, tuple[type[StoreError], str]] = {
     "CO001": (NotLeased, "an entry is not leased to this instance any more"),
@@ -164,7 +169,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "57P01": (StoreUnavailable, "the database is closing"),
     "57P02": (StoreUnavailable, "the database has crashed and is restarting"),
     "57P03": (StoreUnavailable, "the database is starting or closing"),
-    "25006": (StoreUnavailable, "the database only reads: a standby, or a role or database set to read only"),
+    ONLY_READS: (StoreUnavailable, "the database only reads: a standby, or a role or database set to read only"),
     "40001": (Contended, "undone: serialization failure"),
     "40P01": (Contended, "undone: deadlock"),
     "55P03": (Locked, "another session holds a lock for too long"),
@@ -205,6 +210,14 @@ def from_sqlstate(sqlstate: str | None, constraint: str | None = None) -> StoreE
     return kind(f"{message} (SQLSTATE {sqlstate})", sqlstate=sqlstate)
 
 
+def error_of(result: psycopg.pq.abc.PGresult) -> StoreError:
+    """The error of a failed result of libpq."""
+    field = result.error_field
+    state = field(psycopg.pq.DiagnosticField.SQLSTATE) or b""
+    constraint = field(psycopg.pq.DiagnosticField.CONSTRAINT_NAME) or b""
+    return from_sqlstate(state.decode(), constraint.decode() or None)
+
+
 def translate(error: BaseException) -> StoreError:
     """What ``error``, of psycopg or SQLAlchemy, means here."""
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -217,7 +230,7 @@ def translate(error: BaseException) -> StoreError:
 
 def _without_sqlstate(error: psycopg.Error) -> StoreError:
     """An error of libpq or psycopg, not an answer of the server."""
-    if isinstance(error, NoAnswer):
+    if isinstance(error, NoAnswer | OldPrimary):
         return StoreUnavailable(str(error))
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return StoreUnavailable("no answer in time")

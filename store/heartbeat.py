@@ -97,6 +97,8 @@ class Heartbeat:
 
     def _turn(self) -> None:
         self._loop.call_later(_TURN_SECONDS, self._turn)
+        for each in (self._connection, *self._watched):
+            each.drop_if_left_behind()
         if self._connection.overdue(LIMIT_SECONDS):
             self._connection.drop(f"no answer to the heartbeat within {LIMIT_SECONDS:g} s")
         elif time.monotonic() >= self._due:

@@ -17,10 +17,11 @@ from typing import Protocol
 import structlog
 from psycopg import OperationalError, conninfo, pq
 
-from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, from_sqlstate, not_connected
+from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, error_of, not_connected
 from store.hosts import in_turn
 from store.loop import Loop
 from store.session import KEEPALIVE, SETTINGS
+from store.timelines import ASK, SEEN, Timeline, read, unfit
 
 log = structlog.get_logger(__name__)
 
@@ -65,14 +66,6 @@ class Owner(Protocol):
 Answer = Callable[[list[pq.abc.PGresult] | StoreError], None]
 
 
-def error_of(result: pq.abc.PGresult) -> StoreError:
-    """The domain error of a failed result."""
-    field = result.error_field
-    state = field(pq.DiagnosticField.SQLSTATE) or b""
-    constraint = field(pq.DiagnosticField.CONSTRAINT_NAME) or b""
-    return from_sqlstate(state.decode(), constraint.decode() or None)
-
-
 class Connection:
     """``setup``: SQL (several statements) run once on each new connection before it is used."""
 
@@ -82,7 +75,7 @@ class Connection:
         self._connect_seconds = connect_seconds
         self._loop = loop
         self._name = name
-        self._setup = (_SETUP + setup).encode()
+        self._setup = f"{_SETUP}{setup}; {ASK}".encode()
         self._owner = owner
         given = conninfo.make_conninfo(url, application_name=f"coordinator {name}", client_encoding="utf8", **KEEPALIVE)
         self._in_turn = [each.encode() for each in in_turn(given)]
@@ -106,6 +99,8 @@ class Connection:
         self._failure: StoreError | None = None
         #: the server has warned that the question under way did not wait for the standby
         self._unreplicated = False
+        #: where the server was when the connection was made
+        self._at: Timeline | None = None
         self._closed = False
         self._prepared: set[bytes] = set()
         #: when the question under way was asked, or was last seen to go out further; and how many were asked so far
@@ -188,6 +183,11 @@ class Connection:
     def _set_up(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
         if isinstance(answer, StoreError):
             self._gone(str(answer))
+            return
+        assert self._pg is not None
+        self._at = read([answer[-1].get_value(0, column) for column in (0, 1)])
+        if why := unfit(self._at, self._pg.host.decode(), self._pg.port.decode()):
+            self._gone(why)
             return
         self._attempts = 0
         if self._number > 1:
@@ -280,6 +280,14 @@ class Connection:
         """Drop the connection and make it anew; the outcome of a question under way is unknown."""
         if self.up:
             self._gone(why)
+
+    def drop_if_left_behind(self) -> bool:
+        """Drop the connection if another server has taken the place of its own meanwhile."""
+        above = SEEN.above(self._at) if self.up else 0
+        if above:
+            self.server_ended = True
+            self._gone(f"another server has taken over, on timeline {above}")
+        return bool(above)
 
     @property
     def backend_pid(self) -> int:
@@ -378,6 +386,8 @@ class Connection:
         if unreplicated and self.up:
             # The outcome is in doubt, as if the connection were lost.
             self._gone("committed, but the wait for the standby was cancelled: perhaps not replicated")
+            return
+        if self.drop_if_left_behind():
             return
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreInTrouble):
             # The server is shutting down, full, or read-only: not the question's fault, so try again later.

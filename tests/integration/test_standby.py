@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from store.errors import StoreError
 from store.tables import SCHEMA
 from tests.fix_postgres import signal_server
 from tests.fix_proxy import Proxy
+from tests.fix_standby import copy_to
 from tests.fix_store_driver import (
     INSTANCE,
     ME,
@@ -33,36 +32,6 @@ from tests.fix_store_driver import (
     let_commits_wait,
     running,
 )
-
-
-def _copy(primary: EmbeddedServer, url: str, folder: Path) -> None:
-    """The data folder of a standby of ``primary``, for an :class:`EmbeddedServer` to start."""
-    cluster = primary.data_dir / "postgresql"
-    owner = cluster.stat()
-    with (cluster / "coordinator_hba.conf").open("a") as rules:
-        rules.write("local replication all trust\n")
-    with psycopg.connect(url) as connection:
-        connection.execute(b"select pg_reload_conf()")
-    program = Path(f"/proc/{primary.pid}/exe").readlink().with_name("pg_basebackup")
-    for made, mode in ((folder, 0o711), (folder / "postgresql", 0o700)):
-        made.mkdir(mode=mode)
-    os.chown(folder / "postgresql", owner.st_uid, owner.st_gid)
-    subprocess.run(
-        [
-            program,
-            "--pgdata",
-            folder / "postgresql",
-            "--dbname",
-            url,
-            "--write-recovery-conf",
-            "--checkpoint=fast",
-            "--no-sync",
-        ],
-        user=owner.st_uid,
-        group=owner.st_gid,
-        cwd="/",
-        check=True,
-    )
 
 
 class Pair:
@@ -78,7 +47,7 @@ class Pair:
         self.truth = Truth(url)
         self.truth.run(INSTANCE)
         self.truth.run(QUEUE)
-        _copy(primary, url, standby)
+        copy_to(primary, url, standby)
         self._standby_url = self.standby.start()
 
     def wait_for_standby(self, store: Store) -> None:

@@ -1,0 +1,22 @@
+"""Timelines of a store's servers."""
+
+from __future__ import annotations
+
+from store.timelines import Seen, Timeline, read
+
+
+def test_what_is_below_the_highest_is_left_behind() -> None:
+    seen = Seen()
+    assert [seen.above(Timeline(-7, number)) for number in (1, 2, 1, 2, 17, 2)] == [0, 0, 2, 0, 0, 17]
+
+
+def test_timelines_of_another_system_are_others() -> None:
+    """A store that was moved to a new server begins anew."""
+    seen = Seen()
+    assert [seen.above(Timeline(*at)) for at in ((7, 3), (8, 1), (8, 1), (8, 2), (8, 1))] == [0, 0, 0, 0, 2]
+
+
+def test_a_standby_has_no_timeline() -> None:
+    assert read([b"7501223344556677889", b"0000001F"]) == Timeline(7501223344556677889, 31)
+    assert read(["7501223344556677889", None]) is None
+    assert Seen().above(None) == 0

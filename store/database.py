@@ -110,7 +110,7 @@ class _Connection(psycopg.Connection[tuple[object, ...]]):
 
     given = ""
     patience = ENDLESS
-    #: where the server was when the connection was made; None: it is a standby
+    #: where the server was when the connection was made
     at: Timeline | None = None
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
@@ -187,7 +187,7 @@ def _open(given: str, patience: Patience) -> _Connection:
     while cursor.nextset():
         pass
     row: Any = cursor.fetchone()
-    connection.at = read(row)
+    connection.at = read(row[0])
     connection.commit()
     return connection
 

@@ -99,7 +99,7 @@ class Connection:
         self._failure: StoreError | None = None
         #: the server has warned that the question under way did not wait for the standby
         self._unreplicated = False
-        #: where the server was when the connection was made
+        #: where the server was when the connection was made; None: it does not say
         self._at: Timeline | None = None
         self._closed = False
         self._prepared: set[bytes] = set()
@@ -185,7 +185,7 @@ class Connection:
             self._gone(str(answer))
             return
         assert self._pg is not None
-        self._at = read([answer[-1].get_value(0, column) for column in (0, 1)])
+        self._at = read(answer[-1].get_value(0, 0) or b"")
         if why := unfit(self._at, self._pg.host.decode(), self._pg.port.decode()):
             self._gone(why)
             return

@@ -11,30 +11,39 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from store.errors import ONLY_READS, from_sqlstate
 
-#: The server's system and timeline, as texts; no timeline: it is a standby. Any role may ask.
-ASK = """select system_identifier::text,
-      case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_lsn()), 8) end
-      from pg_control_system()"""
+#: in the place of the timeline of a standby
+_STANDBY = "0"
+#: The server's system and timeline, as a text. Empty: it does not say, as an administrator has taken the functions from
+#: this role, or the server has other storage than PostgreSQL's own.
+ASK = f"""do $$ begin
+    perform set_config('coordinator.timeline', system_identifier || ' ' || case when pg_is_in_recovery()
+        then '{_STANDBY}' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end, false) from pg_control_system();
+  exception when insufficient_privilege or feature_not_supported or undefined_function then
+    perform set_config('coordinator.timeline', '', false);
+  end $$; select current_setting('coordinator.timeline')"""
 
 _NOTE = struct.Struct("qI")
 
 
 class Timeline(NamedTuple):
-    """``system``: what all servers have in common that were copied from one; only their timelines can be compared."""
+    """``system``: what all servers have in common that were copied from one; only their timelines can be compared.
+    ``number``: 0 of a standby.
+    """
 
     system: int
     number: int
 
 
-def read(row: Sequence[bytes | str | None]) -> Timeline | None:
-    """The answer to :data:`ASK`; None: a standby."""
-    system, number = row
-    return None if system is None or number is None else Timeline(int(system), int(number, 16))
+def read(answer: bytes | str) -> Timeline | None:
+    """The answer to :data:`ASK`; None: the server does not say."""
+    if not answer:
+        return None
+    system, number = answer.split()
+    return Timeline(int(system), int(number, 16))
 
 
 class Seen:
@@ -46,7 +55,7 @@ class Seen:
 
     def above(self, at: Timeline | None) -> int:
         """The timeline on which another server was seen, if ``at`` was left behind; else 0, and ``at`` is seen."""
-        if at is None:
+        if at is None or not at.number:
             return 0
         if self._memory is None:
             self._memory = mmap.mmap(-1, mmap.PAGESIZE)
@@ -62,11 +71,13 @@ SEEN = Seen()
 
 def unfit(at: Timeline | None, host: str, port: int | str) -> str:
     """Why the service does not work with the server of a new connection; empty: it does."""
-    return old_primary(at, host, port) if at is not None else str(from_sqlstate(ONLY_READS))
+    if at is not None and not at.number:
+        return str(from_sqlstate(ONLY_READS))
+    return old_primary(at, host, port)
 
 
 def old_primary(at: Timeline | None, host: str, port: int | str) -> str:
-    """What is to be done about a server that was left behind; empty: it was not."""
+    """What is to be done about a server that was left behind; empty: it was not, as far as is known."""
     above = SEEN.above(at)
     if at is None or not above:
         return ""

@@ -17,6 +17,13 @@ def test_timelines_of_another_system_are_others() -> None:
 
 
 def test_a_standby_has_no_timeline() -> None:
-    assert read([b"7501223344556677889", b"0000001F"]) == Timeline(7501223344556677889, 31)
-    assert read(["7501223344556677889", None]) is None
-    assert Seen().above(None) == 0
+    assert read(b"7501223344556677889 0000001F") == Timeline(7501223344556677889, 31)
+    assert read("7501223344556677889 0") == Timeline(7501223344556677889, 0)
+    assert read("") is None
+
+
+def test_a_standby_is_not_left_behind() -> None:
+    """Commands read it."""
+    seen = Seen()
+    assert [seen.above(Timeline(7, number)) for number in (2, 0)] == [0, 0]
+    assert seen.above(None) == 0

@@ -128,8 +128,10 @@ class DeadLetters:
         self._left = False
         self._asking = True
 
-        def given_back(_: StoreError | None) -> None:
+        def given_back(error: StoreError | None) -> None:
             self._asking = False
+            if error is not None:
+                self._later(_AGAIN_SECONDS)
             self.wake()
 
         questions.give_back(self._instance.queries, self._instance.instance_id, given_back)

@@ -35,6 +35,8 @@ FOUND_SECONDS = 0.01
 #: Questions about users that the store has at once. The others stand in line here, so that the questions of clients
 #: that are in do not wait behind all who log in.
 MOST_ASKED = 4
+#: How long a question which users may stay waits before it is asked again, as the store could not answer.
+LOOK_AGAIN_SECONDS = 5.0
 
 
 class Users:
@@ -49,6 +51,8 @@ class Users:
         self._line: OrderedDict[int, Callable[[], None]] = OrderedDict()
         #: by user: what ends its connections
         self._connected: dict[str, set[Callable[[], None]]] = {}
+        #: whether all of them are asked for in a while
+        self._looks_again = False
         self.penalties = Penalties()
         self.failures = Failures(instance)
 
@@ -135,10 +139,17 @@ class Users:
         if self._connected:
             self._look(list(self._connected))
 
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self.look()
+
     def _look(self, users: list[str]) -> None:
         def answered(enabled: frozenset[str] | StoreError) -> None:
             if isinstance(enabled, StoreError):
                 log.warning("it is not known which users may stay", reason=str(enabled))
+                if not self._looks_again:
+                    self._looks_again = True
+                    self.call_later(LOOK_AGAIN_SECONDS, self._look_again)
                 return
             for user in set(users) - enabled:
                 for disabled in list(self._connected.get(user, ())):

@@ -6,17 +6,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import psycopg
 import pytest
 
+from store.channels import USER
 from store.embedded.running import running_url
 from tests.acceptance.fifo import numbers, post, settle
 from tests.acceptance.subscribers import TOPIC, lasting
 from tests.fix_service import Service, running_service
+from tests.fix_users import PASSWORD, add_users
 from tests.fix_wire import Ask, Begin, Dial
 from tests.refusing import refused
 from tests.sole import alone, is_admitted, lives
 from tests.wire.frames import Accepted, Source
-from tests.wire.peer import PATIENCE
+from tests.wire.peer import PATIENCE, Peer
+from tests.wire.sasl import Login, ScramClient
 
 PATTERNS = '[{"match": "fifo-*", "kind": "fifo"}, {"match": "topic-*", "routing": "topic"}]'
 
@@ -98,3 +102,21 @@ def test_the_claim_of_a_connection_that_cannot_be_given_up(service: Service, dia
         first.close()
     assert is_admitted(second.open(container_id=address, **alone()))
     assert lives(second)
+
+
+@pytest.mark.rule("S1")
+def test_a_user_that_was_disabled_meanwhile_is_out(own_service: Service) -> None:
+    """The question whether it may stay is cancelled."""
+    add_users(own_service, "alice")
+    login = Login(Peer(own_service.port))
+    assert login.scram(ScramClient(user="alice", password=PASSWORD)).code == 0
+    login.goes_on()
+    asked = "wait_event_type = 'Lock' and application_name ~ 'coordinator queries'"
+    cancel = f"select query, pg_cancel_backend(pid) from pg_stat_activity where {asked}".encode()
+    url = running_url(own_service.data_dir)
+    with psycopg.connect(url) as disabling, psycopg.connect(url, autocommit=True) as other:
+        disabling.execute("lock table coordinator.user_account in access exclusive mode")
+        disabling.execute("update coordinator.user_account set disabled_at = now()")
+        other.execute("select pg_notify(%s, 'alice')", [USER])
+        _until(lambda: any(query.endswith("and disabled_at is null") for query, _ in other.execute(cancel)))
+    assert login.peer.closed().condition == "amqp:unauthorized-access"

@@ -179,6 +179,8 @@ consumer_group = Table(
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
     CheckConstraint("max_attempts >= 1", name="max_attempts"),
 )
+#: All but the default groups of queues, which share a name.
+Index("consumer_group_name_idx", consumer_group.c.name, postgresql_where=consumer_group.c.name != "")
 
 seek = Table(
     "seek",

@@ -156,7 +156,7 @@ REMOVE_DYNAMIC = Query(
 HAS_CONSUMERS = Query(
     b"has_consumers",
     f"""select exists (select from {SCHEMA}.address where name = $1::text)
-            or exists (select from {SCHEMA}.consumer_group where name = $1::text)""",
+            or exists (select from {SCHEMA}.consumer_group where name = $1::text and name <> '')""",
     _says,
 )
 

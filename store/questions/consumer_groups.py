@@ -78,7 +78,7 @@ MAKE = Query(
 SUBSCRIPTION_OF = Query(
     b"find_subscription",
     f"""select g.id, a.name from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
-         where g.name = $1::text and g.id > $2::int4 and a.routing = 'topic' and g.instance_id is null
+         where g.name = $1::text and g.name <> '' and g.id > $2::int4 and a.routing = 'topic' and g.instance_id is null
            and coalesce(g.owner, $3::text) = $3::text
          order by g.id limit 1""",
     _subscription,

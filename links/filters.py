@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
 from coordinator.codec.encoding import DecodeError, decode, encode_map, pairs
 from coordinator.codec.selectors import Selector
@@ -34,11 +33,6 @@ class Filters:
     def text(self) -> str:
         """The selector's text; empty if every message matches."""
         return "" if self.selector is None else self.selector.text
-
-    @property
-    def digest(self) -> bytes:
-        """By which the store knows whether a subscription has other ones."""
-        return blake2b(b"%d%b" % (self.no_local, self.text.encode()), digest_size=16).digest()
 
     def without_no_local(self) -> Filters:
         """For a source that cannot honour no-local: the answer leaves it out, so the client knows (section 3.5.3)."""

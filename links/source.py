@@ -17,13 +17,13 @@ from links.broadcasting import Broadcasting
 from links.browsing import Browsing
 from links.consuming import Choosing, Consuming, Subscribing
 from links.link import Attaching
-from store.errors import StoreError
 from store.permissions import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from links.link import Carrier
+    from store.errors import StoreError
 
 T = TypeVar("T")
 
@@ -84,8 +84,6 @@ class _Wanted:
         self._subscription = groups.subscription(
             connection.container, engine.link_name(pointer), shared=self._shared, globally=self._global
         )
-        #: it had other filters, and was ended for it: its name is joined anew
-        self._changed = False
         if self._broadcast and self._shared:
             raise Refusal(Condition.INVALID_FIELD, "a broadcast is for one link: expected no capability 'shared'")
 
@@ -186,10 +184,7 @@ class _Wanted:
                 if self._attaching.open:
                     self._refuse(queue)
             elif self._attaching.open:
-                if group.ends_with_close and self._name is not None:
-                    self._look_at_filters(address, queue, group)
-                else:
-                    self._attach(address, queue, group)
+                self._attach(address, queue, group)
             elif not group.lasting:
                 subscriptions.remove(address, queue)
 
@@ -199,45 +194,12 @@ class _Wanted:
             absent = None if self.connection.may(Verb.RECEIVE, source) else unauthorized(Verb.RECEIVE, source)
         self._ask(partial(subscriptions.join, address, group, absent=absent, user=self.connection.user), joined)
 
-    def _look_at_filters(self, address: Address, queue: Queue, group: Group) -> None:
-        """A lasting subscription that is to have another selector, or no-local, ends, and another one of its name
-        begins (JMS); a shared one that others may have stays.
-        """
-        asked = self._known_filters
-        service = self._service
-
-        def looked(has: bytes | StoreError | None) -> None:
-            if not self._attaching.open:
-                return
-            if isinstance(has, StoreError):
-                text = "the store cannot say which selector the subscription has"
-                self._refuse(Refusal(Condition.INTERNAL_ERROR, text))
-            elif has in (None, asked.digest) or queue.consumers:
-                self._attach(address, queue, group)
-            elif self._shared and service.instance.peers:
-                text = "the subscription has another selector, and links at other instances may share it: end it first"
-                self._refuse(Refusal(Condition.NOT_ALLOWED, text))
-            elif self._changed:
-                text = "the subscription has another selector, and is still in use: attach again"
-                self._refuse(Refusal(Condition.RESOURCE_LOCKED, text))
-            else:
-                self._changed = True
-                service.subscriptions.remove(address, queue, lasting=True)
-                self._join(address, group)
-
-        self._ask(partial(service.subscriptions.filters_of, queue, asked.digest), looked)
-
-    @property
-    def _known_filters(self) -> filters.Filters:
-        """Those that a link of a subscription honours: those that share one have no connection in common."""
-        return self._filters.without_no_local() if self._shared else self._filters
-
     def _attach(self, address: Address, queue: Queue, group: Group | None) -> None:
         connection, pointer, asked = self.connection, self._pointer, self._filters
         if self._browse and not address.topic and not self._broadcast:
             connection.endpoints.attached(Browsing(connection, pointer, address, queue, asked.without_no_local()))
         elif group is not None and (address.topic or self._broadcast) and self._group_name is None:
-            known = self._known_filters
+            known = asked if not self._shared else asked.without_no_local()
             if any(isinstance(other, Subscribing) and other.selects != known.text for other in queue.consumers):
                 self._refuse(Refusal(Condition.NOT_ALLOWED, "the subscription is shared with another selector"))
             else:

@@ -173,8 +173,6 @@ consumer_group = Table(
     Column("retry", Text),
     # The user that made it, where it is a subscription of that user's container: no one else joins it.
     Column("owner", Text),
-    # Of a subscription that outlives its links: a digest of its selector and no-local, by which others are told.
-    Column("filters", LargeBinary),
     UniqueConstraint("address_id", "name"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
     CheckConstraint("max_attempts >= 1", name="max_attempts"),

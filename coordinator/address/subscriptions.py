@@ -124,10 +124,6 @@ class Subscriptions:
         """
         consumer_groups.subscription_of(self._instance.queries, name, after, found, user=user)
 
-    def filters_of(self, queue: Queue, filters: bytes, found: Callable[[bytes | StoreError | None], None]) -> None:
-        """Those that a lasting subscription has, as a digest; None: these, which are noted."""
-        consumer_groups.filters_of(self._instance.queries, queue.group_id, filters, found)
-
     def remove(self, address: Address, queue: Queue, *, lasting: bool = False) -> None:
         """Remove the group with its entries, once all transactions that retire its deliveries are decided. ``lasting``:
         it is not one that ends with its links.

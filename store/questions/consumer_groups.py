@@ -32,10 +32,6 @@ def _count(rows: list[Row]) -> int:
     return count
 
 
-def _filters(rows: list[Row]) -> bytes | None:
-    return rows[0][0] if rows else None
-
-
 def _says(rows: list[Row]) -> bool:
     return bool(rows[0][0])
 
@@ -82,16 +78,6 @@ SUBSCRIPTION_OF = Query(
            and coalesce(g.owner, $3::text) = $3::text
          order by g.id limit 1""",
     _subscription,
-)
-
-#: group, digest: the filters that a lasting subscription has; those given, where none were noted yet (no row)
-FILTERS_OF = Query(
-    b"filters_of_group",
-    f"""with noted as (
-          update {SCHEMA}.consumer_group set filters = $2::bytea where id = $1::int4 and filters is null returning id)
-        select filters from {SCHEMA}.consumer_group where id = $1::int4 and filters is not null
-           and not exists (select from noted)""",
-    _filters,
 )
 
 #: group, instance: waits for no lock. A batch, or the commit of an application that is long at work (X2, X3), may hold
@@ -192,13 +178,6 @@ def subscription_of(
     of the one found before, or 0: several topics may have one of a name. ``user``: those of other users are not found.
     """
     asked.ask(SUBSCRIPTION_OF, [name.encode(), int4(after), (user or "").encode()], found)
-
-
-def filters_of(asked: Queries, group: int, filters: bytes, found: Callable[[bytes | StoreError | None], None]) -> None:
-    """The filters that a lasting subscription has, as a digest; None: it had none yet, and has these from now on; or it
-    is gone.
-    """
-    asked.ask(FILTERS_OF, [int4(group), filters], found)
 
 
 def remove(asked: Queries, group: int, instance: int, removed: Callable[[bool | StoreError], None]) -> None:

@@ -4,7 +4,7 @@
 * ``orders::billing``: the group ``billing`` of a queue or a topic, made on first use and kept.
 * ``orders::*``: broadcast, all that is committed from now on, of a queue or a topic, in a group for this link alone,
 which is done with a message whatever outcome the link gives.
-* A topic (or a broadcast) with ``expiry-policy`` ``never``: a group named after link and container, kept until the link
+* A topic (or a broadcast) with ``expiry-policy`` ``never``: a group named after container and link, kept until the link
 is closed (not merely detached).
 * With the capability ``shared`` the links of one subscription share its group, lasting or not; with ``global`` also
 links of other containers. A group that does not last is removed with the last of its links.
@@ -12,7 +12,6 @@ links of other containers. A group that does not last is removed with the last o
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from coordinator.address.addresses import EXPECTED, GROUP_SEPARATOR, MOST_OCTETS, cut, is_too_long, shown
@@ -20,9 +19,6 @@ from coordinator.errors import Condition, Refusal
 
 #: in place of a group's name: broadcast
 EVERYTHING = "*"
-
-#: what is written otherwise where it is in a link's name
-_IN_LINK = re.compile("@|%(?=25|40)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +48,12 @@ def part(source: str) -> tuple[str, str | None]:
 
 
 def subscription(container: str, link: str, *, shared: bool, globally: bool) -> str:
-    """The name of a lasting subscription's group: ``LINK@CONTAINER``.
+    """The name of a lasting subscription's group.
 
     Links that share a subscription are named after it, with ``|`` and a suffix of their own.
     """
-    return _of(link.partition("|")[0] if shared else link, "" if globally else container)
-
-
-def _of(link: str, container: str) -> str:
-    """The first ``@`` ends the link's name: one that it has is ``%40``, and where it has that, ``%2540``."""
-    return cut(f"{_IN_LINK.sub(lambda found: '%40' if found[0] == '@' else '%25', link)}@{container}")
+    name = link.partition("|")[0] if shared else link
+    return cut(f"{name}@" if globally else f"{name}@{container}")
 
 
 def passing(subscription: str, owner: str) -> str:
@@ -76,4 +68,4 @@ def anyones(link: str) -> str | None:
     capabilities say the same, but Proton 0.40 does not give them to us.)
     """
     name, separator, scope = link.rpartition("|")
-    return _of(name, "") if separator and scope == "global" else None
+    return cut(f"{name}@") if separator and scope == "global" else None

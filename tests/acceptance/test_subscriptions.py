@@ -177,22 +177,6 @@ def test_a_null_source_finds_a_subscription_shared_by_all(begin: Begin, address:
     assert by_name(session, f"{name}|global").error == "amqp:not-found"
 
 
-@pytest.mark.rule("D1")
-def test_links_and_containers_that_only_look_alike_share_nothing(begin: Begin, address: str) -> None:
-    """Link and container are told apart wherever there is an ``@``; each is ended by its own name."""
-    sessions = begin(container_id=f"c-{address}"), begin(container_id=f"y@c-{address}")
-    links = [lasting(session, address, name) for session, name in zip(sessions, ("x@y", "x"), strict=True)]
-    sender = topic_sender(sessions[0], address)
-    assert sender.outcome(data(b"1")) == Accepted()
-    assert [link.bodies() for link in links] == [[b"1"], [b"1"]]
-    for link in links:
-        link.detach(closed=False)
-    by_name(sessions[0], "x@y").detach()
-    assert sender.outcome(data(b"2")) == Accepted()
-    again = [lasting(session, address, name) for session, name in zip(sessions, ("x@y", "x"), strict=True)]
-    assert [link.bodies() for link in again] == [[], [b"2"]]
-
-
 @pytest.mark.rule("D1", "D5")
 def test_a_shared_subscription_that_does_not_last_goes_with_the_last_of_its_links(
     begin: Begin, address: str, ask: Ask

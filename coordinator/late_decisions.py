@@ -60,7 +60,7 @@ class LateDecisions:
                 posted=txn.posted,
                 retired=len(txn.retired),
                 since=self._since[txn.id],
-                new=not txn.registered and not txn.checkable,
+                new=not txn.checkable,
             )
             for txn in late
         ]

@@ -120,15 +120,14 @@ class Retirement:
 def _undecided(link: Retiring) -> tuple[Outcome, Outcome]:
     """The outcome of the first of its undecided deliveries, and that of all others.
 
-    A client that leaves has worked on the first at most, and may have left the others unread: to count them all, as
-    Qpid JMS asks with the default-outcome that it names for each source, would use up the attempts of messages that no
-    application has seen. Where it works in transactions, their rollbacks have counted.
+    A client that leaves has worked on the first at most, and may have left the others unread, or not have them yet: to
+    count them all, as Qpid JMS asks with the default-outcome that it names for each source, would use up the attempts
+    of messages that no application has seen. Where it works in transactions, their rollbacks have counted.
     """
     if link.departure is Departure.LOST:
         return LOST, LOST
-    if link.departure is Departure.STOPPED:
-        return RELEASED, RELEASED
     named = link.default_outcome
-    if named is not None and not named.delivery_failed:
-        return named, named
-    return (RELEASED, RELEASED) if link.transactional else (LOST, UNREAD)
+    counts = named is None or named.delivery_failed
+    if link.departure is Departure.STOPPED or link.transactional or not counts:
+        return RELEASED, RELEASED
+    return LOST, UNREAD

@@ -12,7 +12,7 @@ from store.tables import SCHEMA
 
 
 class Deciding(NamedTuple):
-    """Times in microseconds since 2000-01-01 UTC. ``new``: it has no row yet, and is a plain one."""
+    """Times in microseconds since 2000-01-01 UTC. ``new``: it is a plain one, which may have no row yet."""
 
     txn_id: bytes
     owner: bytes
@@ -36,7 +36,8 @@ NOTE = f"""with asked as materialized (
     insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, deciding_since)
     select a.id, $1::int4, a.owner, a.declared, a.timeout, a.posted, a.retired, a.since
       from asked a join {SCHEMA}.instance i on i.id = $1::int4 and i.ended_at is null
-     where a.new and not exists (select from {SCHEMA}.op o where o.id = a.id) order by a.id
+     where a.new and not exists (select from {SCHEMA}.op o where o.id = a.id)
+       and not exists (select from {SCHEMA}.txn t where t.id = a.id) order by a.id
     on conflict (id) do nothing"""
 
 

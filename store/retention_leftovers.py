@@ -17,11 +17,13 @@ from store.tables import SCHEMA, batch_mark, consumer_group, group_read, instanc
 LOCK_TIMEOUT: Final = "200ms"
 
 
-#: One object that others have made and that depends on a table, such as a view.
+#: One object that others have made and that depends on a table, such as a view, or on the type of its rows.
 _DEPENDENT: Final = text(
-    "select pg_describe_object(d.classid, d.objid, d.objsubid) from pg_depend d "
-    "where d.refclassid = 'pg_class'::regclass and d.refobjid = cast(:name as regclass) and d.deptype = 'n' "
-    "and not exists (select from pg_constraint c where c.oid = d.objid and c.conrelid = d.refobjid) limit 1"
+    "select pg_describe_object(d.classid, d.objid, d.objsubid) "
+    "from pg_class t join pg_depend d on d.refclassid = 'pg_class'::regclass and d.refobjid = t.oid "
+    "or d.refclassid = 'pg_type'::regclass and d.refobjid = t.reltype "
+    "where t.oid = cast(:name as regclass) and d.deptype = 'n' "
+    "and not exists (select from pg_constraint c where c.oid = d.objid and c.conrelid = t.oid) limit 1"
 )
 
 

@@ -27,11 +27,11 @@ begin
   elsif not isfinite(available) or not isfinite(expires) then
     raise exception 'coordinator.post: a time is infinite' using errcode = 'invalid_parameter_value';
   end if;
-  select a.id, a.kind, a.origin into posted_to from coordinator.address a where a.name = put_into_outbox.name;
+  select a.id, a.kind into posted_to from coordinator.address a where a.name = put_into_outbox.name;
   if not found then
     raise exception 'coordinator.post: there is no address "%"', left(name, 100) using errcode = 'CO006',
       hint = 'Make it with: coordinator address add';
-  elsif posted_to.origin = 'dead-letter' then
+  elsif left(name, 5) = '%DLQ%' or name = 'TRANS_CHECK_MAX_TIME_TOPIC' then
     raise exception 'coordinator.post: the address "%" is the service''s own, and takes no posts', left(name, 100)
       using errcode = 'CO007';
   elsif posted_to.kind = 'transaction' and available is not null then

@@ -8,7 +8,7 @@ from tests.fix_service import Service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Rejected, Released, Source, State
 from tests.wire.links import Receiver
-from tests.wire.queues import dead_letters, post
+from tests.wire.queues import post
 
 pytestmark = pytest.mark.rule("D5")
 
@@ -50,9 +50,11 @@ def test_of_those_a_client_leaves_the_first_alone_has_failed(
     assert _came_back(begin, address, how, default) == [(b"1", 1), (b"2", 0), (b"3", 0)]
 
 
-@pytest.mark.parametrize("default", [Released(), Modified(delivery_failed=False, undeliverable_here=False)])
-def test_none_has_failed_where_the_client_has_said_so(begin: Begin, address: str, default: State) -> None:
-    """Part 3, section 3.5.3: the default-outcome is used when the source goes."""
+@pytest.mark.parametrize(
+    "default", [Released(), Modified(delivery_failed=False, undeliverable_here=False), Accepted(), Rejected()]
+)
+def test_none_has_failed_where_the_source_names_another_outcome(begin: Begin, address: str, default: State) -> None:
+    """Nor is any accepted or rejected: the client may not have them yet."""
     assert _came_back(begin, address, "a close", default) == [(b"1", 0), (b"2", 0), (b"3", 0)]
 
 
@@ -60,18 +62,16 @@ def test_all_have_failed_when_the_connection_is_lost(begin: Begin, address: str)
     assert _came_back(begin, address, "nothing") == [(b"1", 1), (b"2", 1), (b"3", 1)]
 
 
-@pytest.mark.rule("P8")
-@pytest.mark.parametrize(("default", "letters"), [(Accepted(), []), (Rejected(), _BODIES)])
-def test_a_default_outcome_that_ends_them(begin: Begin, address: str, default: State, letters: list[bytes]) -> None:
-    """Part 3, section 3.5.3."""
+@pytest.mark.rule("P19")
+def test_what_waits_for_the_window_comes_back(begin: Begin, address: str) -> None:
+    """Two of ten are transferred when the client leaves."""
     session = begin()
-    post(session, address, *_BODIES)
-    consumer = session.receiver(Source(address=address, default_outcome=default))
-    consumer.take_many(3)
-    consumer.detach()
-    session.sync()
-    assert dead_letters(session, address).bodies() == letters
-    assert session.receiver(address).bodies() == []
+    bodies = [b"%d" % number for number in range(10)]
+    post(session, address, *bodies)
+    narrow = session.peer.begin(incoming_window=2)
+    narrow.receiver(Source(address=address, default_outcome=Accepted()), credit=10).take_many(2)
+    narrow.end()
+    assert [(each.body, each.count) for each in session.receiver(address).take_many(10)] == [(it, 0) for it in bodies]
 
 
 @pytest.mark.rule("T28")

@@ -19,6 +19,9 @@ from tests.wire.frames import Accepted, Discharge
 
 pytestmark = BOTH_RULES
 
+#: The service looks each second for those that are older than one.
+_ENTERED_SECONDS = 2.5
+
 
 def _listed(service: Service, *states: str) -> dict[bytes, dict[str, Any]]:
     """The list once the transactions in it have these states, in their order."""
@@ -83,6 +86,29 @@ def test_one_that_was_listed_before_is_listed_once(service: Service, begin: Begi
         asked = control.request(Discharge(txn_id=txn, fail=False))
         assert list(_listed(service, "deciding")) == [txn]
     assert control.answer_to(asked).state == Accepted()
+    _none_is_left(ask)
+
+
+@pytest.mark.rule("T8")
+def test_one_whose_entry_waits_behind_the_batch_is_listed(
+    service: Service, begin: Begin, address: str, ask: Ask
+) -> None:
+    """It was to be entered as undecided, and was discharged before that could be written."""
+    sessions = begin(), begin()
+    controls = [session.control() for session in sessions]
+    txns = [control.declare() for control in controls]
+    senders = [session.sender(address) for session in sessions]
+    accept(senders[0], b"x", txns[0])
+    with nothing_is_decided(service) as waits:
+        asked = [controls[0].request(Discharge(txn_id=txns[0], fail=False))]
+        waits()
+        accept(senders[1], b"y", txns[1])
+        assert list(_listed(service, "deciding")) == txns[:1]
+        time.sleep(_ENTERED_SECONDS)
+        asked.append(controls[1].request(Discharge(txn_id=txns[1], fail=False)))
+        assert list(_listed(service, "deciding", "deciding")) == txns
+    for control, number in zip(controls, asked, strict=True):
+        assert control.answer_to(number).state == Accepted()
     _none_is_left(ask)
 
 

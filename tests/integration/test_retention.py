@@ -363,18 +363,27 @@ def test_a_reconciliation_sees_whole_days_only_and_none_goes_meanwhile(days: Day
     assert days.halves() == []
 
 
-def test_a_table_that_others_have_a_view_of_stays_alone(days: Days) -> None:
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ("view public.theirs as select * from coordinator.{}", "rule _RETURN on view theirs"),
+        ("function public.theirs(coordinator.{}) returns int return 1", "function theirs(coordinator.half_"),
+        ("table public.theirs (kept coordinator.{})", "column kept of table theirs"),
+    ],
+)
+def test_a_table_that_others_depend_on_stays_alone(days: Days, made: str, named: str) -> None:
     """It is named, and holds up no other day."""
     orders = days.address("orders")
     times = [OLD, OLD + timedelta(days=1)]
     for at in times:
         days.half(at, to=orders)
     first, second = (f"half_{at:%Y%m%d}" for at in times)
-    days.connection.execute(text(f"create view public.theirs as select * from coordinator.{first}"))
+    days.connection.execute(text("create " + made.format(first)))
     days.connection.commit()
-    held = (f"{first}: rule _RETURN on view theirs",)
-    assert days.drop() == Dropped(emptied=(first, second), removed=(second,), held=held)
-    assert days.drop() == Dropped(held=held)
-    days.connection.execute(text("drop view public.theirs"))
+    done = days.drop()
+    assert done.held[0].startswith(f"{first}: {named}")
+    assert done == Dropped(emptied=(first, second), removed=(second,), held=done.held)
+    assert days.drop() == Dropped(held=done.held)
+    days.connection.execute(text(f"drop {made.partition(' ')[0]} public.theirs"))
     days.connection.commit()
     assert days.drop() == Dropped(removed=(first,))

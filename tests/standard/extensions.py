@@ -116,6 +116,8 @@ JMS = (
          "subscriptions: a_shared_subscription_does_not_end_while_others_use_it"),
     not_kept("subscriptions", MUST, "That holds wherever the others come in.",
              "A worker knows its own links: it ends a subscription that links at another worker or instance use."),
+    not_kept("subscriptions", MUST, "Another selector, or no-local, of a durable subscription ends it and makes another one.",
+             "It goes on, with what came under the one before."),
     kept("connections", MUST, "A client id has one connection.", "jms: a_client_id_has_one_connection"),
     kept("messages", MUST, "x-opt-jms-msg-type and the others go through unchanged, so that each kind of message comes back as it was sent.",
          "jms: every_kind_of_message_comes_back_equal"),

@@ -52,9 +52,9 @@ MESSAGES = (
          "default_outcomes: the_default_outcome_of_the_source", "default_outcomes: a_default_outcome_that_retires",
          "default_outcomes: a_default_outcome_that_rejects", "default_outcomes: of_an_outcome_only_what_is_granted_is_said"),
     not_kept("3.5.3", SHOULD, "The default-outcome is used for what is undecided when the source goes.",
-             "It is, but `modified` with delivery-failed, which Qpid JMS names for every source, for the first of them alone: the others may be unread, and would be "
-             "dead letters after as many orderly closes as a delivery may fail (rule D5).", "departures: a_default_outcome_that_ends_them",
-             "departures: none_has_failed_where_the_client_has_said_so", "departures: of_those_a_client_leaves_the_first_alone_has_failed"),
+             "All come back. Some may not be transferred yet, or be unread: they would be lost, or dead letters after as many orderly closes as a delivery may fail. "
+             "`modified` with delivery-failed, which Qpid JMS names for every source, counts for the first (rule D5).",
+             "departures: none_has_failed_where_the_source_names_another_outcome", "departures: of_those_a_client_leaves_the_first_alone_has_failed"),
     kept("3.5.4", MUST, "A target with dynamic and no address: a node is made, and the answer has its address.", "messaging: a_dynamic_node"),
     kept("3.5.5", MUST, "A capability topic makes the node a topic.", "messaging: a_topic_by_its_capability"),
     kept("3.5.9", MUST, "dynamic-node-properties that are not understood, or of other types, are refused.",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fix_service import Service
 from tests.fix_wire import Begin, BeginAt
-from tests.wire.frames import Accepted, Modified, Rejected, Released, Source, State
+from tests.wire.frames import Accepted, Detach, Modified, Rejected, Released, Source, State
 from tests.wire.links import Receiver
 from tests.wire.queues import post
 
@@ -72,6 +72,19 @@ def test_what_waits_for_the_window_comes_back(begin: Begin, address: str) -> Non
     narrow.receiver(Source(address=address, default_outcome=Accepted()), credit=10).take_many(2)
     narrow.end()
     assert [(each.body, each.count) for each in session.receiver(address).take_many(10)] == [(it, 0) for it in bodies]
+
+
+def test_the_first_is_the_first_that_is_undecided(begin: Begin, address: str) -> None:
+    """The outcome of the one before it is on its way to the store."""
+    session = begin()
+    post(session, address, *_BODIES)
+    consumer = session.receiver(address)
+    accepted, _, _ = consumer.take_many(3)
+    with session.peer.at_once():
+        accepted.disposition(Accepted())
+        consumer.session.send(Detach(handle=consumer.handle, closed=True))
+    session.sync()
+    assert [(each.body, each.count) for each in session.receiver(address).take_many(2)] == [(b"2", 1), (b"3", 0)]
 
 
 @pytest.mark.rule("T28")

@@ -182,3 +182,14 @@ def test_a_checkable_transaction_that_is_refused_holds_nothing_of_its_halves() -
     assert memory.transactions > 0
     txn.refuse(Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, "too much"))
     assert (txn.posts, txn.halves.ids, txn.halves.own_rows, memory.transactions) == ([], [], set(), 0)
+
+
+def test_a_drain_waits_once_for_each_delivery_that_a_rollback_gives_back() -> None:
+    """However often the transaction is told that it rolls back."""
+    queue = queue_of([])
+    work: Any = SimpleNamespace(returning=[], retired=[SimpleNamespace(queue=queue)])
+    Work.returns(work)
+    Work.returns(work)
+    assert queue.returning == 1
+    Work.returned(work)
+    assert queue.returning == 0

@@ -66,11 +66,13 @@ class LateDecisions:
         ]
         self._noted.update(row.txn_id for row in rows)
 
-        def noted(error: StoreError | None) -> None:
+        def noted(listed: set[bytes] | StoreError) -> None:
             self._asking = False
-            if error is not None:
+            if isinstance(listed, StoreError):
                 self._not_before = time.monotonic() + _AGAIN_SECONDS
-                self._noted.difference_update(row.txn_id for row in rows)
+                listed = set()
+            # the batch itself has the row of one in its hands now and then
+            self._noted.difference_update(row.txn_id for row in rows if row.txn_id not in listed)
             for row in rows:
                 if row.new and not self._undecided(row.txn_id):
                     self._instance.commit.add(Removal(row.txn_id))

@@ -131,7 +131,7 @@ class Decisions:
         self._waiting: dict[_Question, None] = {}
         self._looks = False
         #: what the list of undecided transactions is told once no question waits
-        self._note: tuple[Sequence[Deciding], Callable[[StoreError | None], None]] | None = None
+        self._note: tuple[Sequence[Deciding], Callable[[set[bytes] | StoreError], None]] | None = None
         #: the last one waited for a lock in vain
         self._contended = False
 
@@ -165,9 +165,9 @@ class Decisions:
 
         self._take(_Question(txn_id, answered, Decision(decision, reason)))
 
-    def note(self, rows: Sequence[Deciding], noted: Callable[[StoreError | None], None]) -> None:
+    def note(self, rows: Sequence[Deciding], noted: Callable[[set[bytes] | StoreError], None]) -> None:
         """The decisions of these transactions, one at least, wait for the store. ``noted`` is called before there may
-        be another note.
+        be another note, with the ids of those that are in the list now.
         """
         self._note = rows, noted
         self._kick()
@@ -176,7 +176,11 @@ class Decisions:
         assert self._note is not None
         (_, noted), self._note = self._note, None
         self._kick()
-        noted(answer if isinstance(answer, StoreError) else None)
+        if isinstance(answer, StoreError):
+            noted(answer)
+            return
+        listed = answer[-1]
+        noted({listed.get_value(row, 0) or b"" for row in range(listed.ntuples)})
 
     def _take(self, question: _Question) -> None:
         if len(self._waiting) >= MOST_WAITING:

@@ -177,8 +177,14 @@ consumer_group = Table(
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
     CheckConstraint("max_attempts >= 1", name="max_attempts"),
 )
-#: All but the default groups of queues, which share a name.
-Index("consumer_group_name_idx", consumer_group.c.name, postgresql_where=consumer_group.c.name != "")
+#: All but the default groups of queues, which share a name. By hash: batches, which look for the named groups of one
+#: address, would go through those of all.
+Index(
+    "consumer_group_name_idx",
+    consumer_group.c.name,
+    postgresql_using="hash",
+    postgresql_where=consumer_group.c.name != "",
+)
 
 seek = Table(
     "seek",

@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("create index consumer_group_name_idx on coordinator.consumer_group (name) where name <> ''")
+    op.execute("create index consumer_group_name_idx on coordinator.consumer_group using hash (name) where name <> ''")
 
 
 def downgrade() -> None:

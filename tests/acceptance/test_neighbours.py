@@ -108,7 +108,7 @@ def test_a_topic_with_many_subscriptions(lone: Service) -> None:
 #: More than one turn may take, and fewer than wait in the kernel.
 _NEW = 1000
 #: Questions of one who is in already, one after the other, until all of these are answered: with 64 in a turn, 8.
-_BESIDE = 15
+_BESIDE = 9
 
 
 @pytest.mark.rule("S5")

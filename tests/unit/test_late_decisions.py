@@ -26,6 +26,6 @@ def test_a_checkable_one_that_is_left_undecided_keeps_its_row(checkable: bool, r
     )
     late.look([txn])
     ((_, noted),) = asked
-    noted(None)
+    noted({bytes(16)})
     late.forget(txn)
     assert [type(unit) for unit in units] == [Removal] * removed

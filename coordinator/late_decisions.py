@@ -7,11 +7,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from coordinator.group.entries import POSTGRES_EPOCH, now_micros
-from coordinator.registration import MOST_AT_ONCE, Listed, Removal
+from coordinator.group.entries import now_micros
+from coordinator.registration import MOST_AT_ONCE, Listed, Removal, row_of
 from store.deciding import Deciding
 from store.errors import StoreError
-from store.ids import micros_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,20 +49,7 @@ class LateDecisions:
 
     def _note(self, late: Sequence[Listed]) -> None:
         self._asking = True
-        now, monotonic = now_micros(), time.monotonic()
-        rows = [
-            Deciding(
-                txn_id=txn.id,
-                owner=txn.control.named,
-                declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,
-                timeout=now + int((txn.began + txn.timeout - monotonic) * 1e6),
-                posted=txn.posted,
-                retired=len(txn.retired),
-                since=self._since[txn.id],
-                new=not txn.checkable,
-            )
-            for txn in late
-        ]
+        rows = [Deciding(txn.id, *row_of(txn), since=self._since[txn.id], new=not txn.checkable) for txn in late]
         self._noted.update(row.txn_id for row in rows)
 
         def noted(listed: set[bytes] | StoreError) -> None:

@@ -66,6 +66,17 @@ class Listed(Protocol):
         """Its row is written with its first half."""
 
 
+def row_of(txn: Listed) -> Undecided:
+    """Its row in the list."""
+    return Undecided(
+        owner=txn.control.named,
+        declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,
+        timeout=now_micros() + int((txn.began + txn.timeout - time.monotonic()) * 1e6),
+        posted=txn.posted,
+        retired=len(txn.retired),
+    )
+
+
 class Registration:
     """Unit: enters the transactions that are still undecided when it is written."""
 
@@ -79,17 +90,9 @@ class Registration:
             txn.registered = True
 
     def write(self, batch: Batch) -> None:
-        now, monotonic = now_micros(), time.monotonic()
         for txn in self._txns:
             if txn.open and not txn.checkable:
-                undecided = Undecided(
-                    owner=txn.control.named,
-                    declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,
-                    timeout=now + int((txn.began + txn.timeout - monotonic) * 1e6),
-                    posted=txn.posted,
-                    retired=len(txn.retired),
-                )
-                batch.register(txn.id, undecided)
+                batch.register(txn.id, row_of(txn))
 
     def durable(self) -> None:
         pass

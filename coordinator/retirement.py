@@ -105,12 +105,13 @@ class Retirement:
         deliveries, in the order in which they were sent. ``dropped``: their group or address is gone, and nothing is
         left to deliver them from.
         """
-        outcome, others = _undecided(link)
-        for entry in entries:
-            if dropped:
+        if dropped:
+            for entry in entries:
                 if entry.met(LINK_LOST):
                     entry.queue.done_with(entry)
-                continue
+            return
+        outcome, others = _undecided(link)
+        for entry in entries:
             sent = entry.state is SENT
             self._settlements.add(entry, outcome, LINK_LOST)
             if sent:

@@ -26,13 +26,19 @@ def _entry(queue: Queue, number: int) -> Entry:
     return Entry(queue, number, number, b"x", 0, 0, b"")
 
 
-@pytest.mark.rule("D5")
-def test_what_comes_back_is_waited_for_before_what_is_newer_is_read(loads: Loads) -> None:
-    consumer = Consumer(1, 1)
+def _reading(consumer: Consumer) -> Queue:
+    """A queue that the instance holds whole; its first range is asked for."""
     queue = queue_of([consumer])
     queue.holding = True
     queue.normal.more = True
     queue.pump()
+    return queue
+
+
+@pytest.mark.rule("D5")
+def test_what_comes_back_is_waited_for_before_what_is_newer_is_read(loads: Loads) -> None:
+    consumer = Consumer(1, 1)
+    queue = _reading(consumer)
     assert loads == [queue.normal]
     entry = _entry(queue, 1)
     queue.normal.loaded([entry], False, queue.normal.version)
@@ -53,10 +59,7 @@ def test_what_comes_back_is_waited_for_before_what_is_newer_is_read(loads: Loads
 def test_what_was_settled_while_a_range_was_read_is_not_sent_again(loads: Loads) -> None:
     """The read may have seen it before."""
     consumer = Consumer(1, 1)
-    queue = queue_of([consumer])
-    queue.holding = True
-    queue.normal.more = True
-    queue.pump()
+    queue = _reading(consumer)
     first = _entry(queue, 1)
     queue.normal.loaded([first], False, queue.normal.version)
     queue.pump()

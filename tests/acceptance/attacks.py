@@ -148,7 +148,9 @@ def fill_windows(peer: Peer, number: int) -> None:
 
 
 class Memory:
-    """Of the service's worker: the proportional set size, looked at again and again."""
+    """Of the service's worker: the resident set, looked at again and again. (The proportional one grows as well when
+    another process that shares pages with it ends.)
+    """
 
     def __init__(self, service: Service) -> None:
         line = service.wait_for(lambda line: line.get("event") == "worker ready")
@@ -158,9 +160,9 @@ class Memory:
     @property
     def now(self) -> int:
         for line in self._rollup.read_text().splitlines():
-            if line.startswith("Pss:"):
+            if line.startswith("Rss:"):
                 return int(line.split()[1]) * 1024
-        raise AssertionError("no Pss")
+        raise AssertionError("no Rss")
 
     def look(self) -> None:
         self.peak = max(self.peak, self.now)

@@ -1,5 +1,5 @@
 """What clients can make a worker hold is bounded by ``limits.memory_bytes`` (rules S4, S5, F4), and others are served
-meanwhile. Memory is the proportional set size.
+meanwhile. Memory is the resident set.
 """
 
 from __future__ import annotations

@@ -96,11 +96,11 @@ class _Sifted:
 
 
 def memory(pid: int) -> int:
-    """Octets that the process has to itself or in part (PSS)."""
+    """Octets of its resident set (the proportional one grows as well when a process that shares pages with it ends)."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
+        if line.startswith("Rss:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("no Pss")
+    raise AssertionError("no Rss")
 
 
 def descriptors(pid: int) -> int:

@@ -64,7 +64,7 @@ class Reactor(endpoints.Reactor, Protocol):
 
     def proceed(self, connection: Connection) -> None: ...
 
-    def read_again(self, connection: Connection) -> None: ...
+    def read_in_turn(self, connection: Connection) -> None: ...
 
     def watch_socket(self, connection: Connection) -> None: ...
 
@@ -98,6 +98,7 @@ class Connection(Client):
         "posting",
         "reactor",
         "read_room",
+        "readable",
         "sessions",
         "starved",
         "ticks",
@@ -145,7 +146,7 @@ class Connection(Client):
         self._sole: Sole | None = None
         #: its open has come, and is not answered yet
         self.opening = False
-        self.dirty = False
+        self.dirty = self.readable = False
         self.output = self._output_of(sock)
         #: it is not read until there is room again
         self.paused = False
@@ -162,7 +163,7 @@ class Connection(Client):
         if not isinstance(sock, TlsSocket):
             return Output(self)
         sock.must_write = self.mark
-        sock.must_read = lambda: self.service.loop.call_later(0, lambda: self.reactor.read_again(self))
+        sock.must_read = lambda: self.reactor.read_in_turn(self)
         return TlsOutput(self)
 
     def __str__(self) -> str:

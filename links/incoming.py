@@ -30,8 +30,8 @@ class Incoming(Link):
     """
 
     __slots__ = (
-        "_congested", "_credit", "_gathered", "_leave", "_lent", "_most_octets", "_size", "_spool", "_used", "ending",
-        "takes", "unanswered",
+        "_congested", "_credit", "_gathered", "_gives", "_leave", "_lent", "_most_octets", "_size", "_spool", "_used",
+        "ending", "takes", "unanswered",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
@@ -41,6 +41,8 @@ class Incoming(Link):
         #: credit given beside that, or -1: taken back, while the peer may still use it
         self._lent = 0
         self._congested = False
+        #: the next turn gives credit
+        self._gives = False
         #: deliveries whose answer waits for the store: posts outside transactions, and discharges
         self.unanswered: int = 0
         #: called to end the link once they are answered, and the refusal of what comes until then
@@ -214,8 +216,8 @@ class Incoming(Link):
         """True: as :meth:`on_message`."""
         quiet = self.on_message(delivery, message, state, settled, txn_id)
         self._used += 1
-        if self.open and 2 * self._used >= self._credit:
-            self._give_credit()
+        if 2 * self._used >= self._credit and self.open:
+            self._give_credit_later()
         return quiet
 
     def _top_up(self) -> None:
@@ -225,15 +227,22 @@ class Incoming(Link):
     def _top_up_late(self) -> None:
         """Give the credit that was kept back."""
         if 2 * self._used >= self._credit:
-            self._give_credit()
+            self._give_credit_later()
+
+    def _give_credit_later(self) -> None:
+        """In the next turn: what is read in this one was sent without it. The engine does not check."""
+        if self._used > self._credit + (self._lent > 0):
+            self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more messages were sent than there was credit for"))
+        elif not self._gives:
+            self._gives = True
+            self.connection.service.loop.call_later(0, self._give_now)
+
+    def _give_now(self) -> None:
+        self._gives = False
+        self._give_credit()
 
     def _give_credit(self) -> None:
         if not self.open or self._leave is not None:
-            return
-        if engine.link_credit(self.pointer) - min(0, self._lent) < engine.link_queued(
-            self.pointer
-        ):  # the engine does not check
-            self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more messages were sent than there was credit for"))
             return
         commit = self.connection.service.commit
         # a connection with nothing in the store's backlog does not wait for it

@@ -23,6 +23,8 @@ class Loop:
     def __init__(self) -> None:
         #: what has something to write when the turn ends; where there is any, the loop does not wait
         self.dirty: list[Any] = []
+        #: what is to be read; what a turn leaves of it, the next one does not wait for
+        self.readable: list[Any] = []
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[int], object]] = {}
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
@@ -66,7 +68,7 @@ class Loop:
             self.turn(_LONGEST_WAIT_SECONDS)
 
     def turn(self, longest: float) -> None:
-        """Wait at most so many seconds for a descriptor; less, if a deadline is due before or something is dirty."""
+        """Wait at most so many seconds for a descriptor; less, if a deadline is due before, or there is work left."""
         deadlines, callbacks = self._deadlines, self._callbacks
         now = time.monotonic()
         wait = longest
@@ -75,7 +77,7 @@ class Loop:
             wait = 0.0  # what it leaves to the end of the turn, a commit or a delivery, waits for no descriptor
         if deadlines:
             wait = min(wait, max(0.0, deadlines[0][0] - now))
-        if self.dirty:
+        if self.dirty or self.readable:
             wait = 0.0
         for fd, events in self._epoll.poll(wait, _MOST_EVENTS):
             callback = callbacks.get(fd)

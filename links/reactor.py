@@ -1,7 +1,7 @@
 """Connections and their sockets, between the loop and Proton's engine.
 
-A turn: read what is readable and drain the engine's events; then deliver, hand what has gathered to the store, and
-write once for each connection that has something to say.
+A turn: take the store's answers; read what clients have sent, for a moment, and drain the engine's events; then
+deliver, hand what has gathered to the store, and write once for each connection that has something to say.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 import structlog
 
 from coordinator.errors import Condition
-from links import engine, malformed, steps
+from links import engine, malformed, reading, steps
 from links.connection import Connection
 from links.containment import connection_of, name_of
 from links.crowd import Crowd
@@ -232,10 +232,16 @@ class Reactor(Loop):
         if connection.open:
             self.watch_socket(connection)
             engine.transport_set_idle_timeout(connection.transport, connection.idle_timeout_ms)
-            self.read(connection)
+            self.read_in_turn(connection)
 
     def watch_socket(self, connection: Connection) -> None:
         self.change(connection.fd, (not connection.paused and _IN) | (connection.output.writing and _OUT))
+
+    def read_in_turn(self, connection: Connection) -> None:
+        """Read it in this turn, or in the next."""
+        if not connection.readable:
+            connection.readable = True
+            self.readable.append(connection)
 
     def read(self, connection: Connection) -> None:
         """What lies in its socket, as much as fits one turn."""
@@ -260,13 +266,8 @@ class Reactor(Loop):
             size = self._greet(connection, greeting, size)
             if size == 0:
                 return
-        connection.read_room = engine.READ_ROOM
+        connection.read_room = min(2 * connection.read_room, engine.READ_ROOM)
         self._push(connection, size)
-
-    def read_again(self, connection: Connection) -> None:
-        """It may have octets that its socket no longer shows."""
-        if connection.open and not connection.paused:
-            self.read(connection)
 
     def _push(self, connection: Connection, size: int) -> None:
         """Octets from the beginning of the buffer."""
@@ -352,6 +353,8 @@ class Reactor(Loop):
     # -- turns
 
     def finish_turn(self) -> None:
+        if self.readable:
+            reading.read_some(self)
         self._gather()
         self._flush()
         while self._gather():  # writing made room for more deliveries
@@ -362,7 +365,7 @@ class Reactor(Loop):
             self.close(connection)
             return
         if events & ~_OUT:
-            self.read(connection)
+            self.read_in_turn(connection)
         if events & _OUT:
             connection.mark()
 

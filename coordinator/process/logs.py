@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Mapping, MutableMapping
 from typing import Any, TextIO
 
@@ -37,7 +39,7 @@ def configure(settings: LogSettings, *, stream: TextIO | None = None, **always: 
         # JSON escapes control characters (RFC 8259, section 7); ASCII only, so that no other line ends remain.
         last = [structlog.processors.JSONRenderer(ensure_ascii=True)]
     structlog.configure(
-        processors=[*shared, *last],
+        processors=[Sparing(), *shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         # One write per line, so that lines of several processes on one pipe do not mix.
         logger_factory=structlog.WriteLoggerFactory(stream),
@@ -56,6 +58,42 @@ def configure(settings: LogSettings, *, stream: TextIO | None = None, **always: 
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(max(level, logging.WARNING))
+
+
+#: Lines of one event about the clients of one host in one period; further ones are left out.
+MOST_LINES = 100
+PERIOD_SECONDS = 10.0
+#: hosts and events that are remembered; the least used is forgotten first
+_MOST_REMEMBERED = 10_000
+
+
+class Sparing:
+    """What the clients of one host do again and again fills no disk, and hides nothing else for long (S5). The next
+    line of that event says how many were ``left_out`` before it. Errors are never left out.
+    """
+
+    def __init__(self) -> None:
+        #: by event and host: when the period began, lines in it, lines left out since the last one
+        self._seen: OrderedDict[tuple[object, str], tuple[float, int, int]] = OrderedDict()
+
+    def __call__(self, _logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        peer = event.get("peer")
+        if peer is None or method not in ("debug", "info", "warning"):
+            return event
+        key = (event.get("event"), str(peer).rpartition(" ")[2].rpartition(":")[0])
+        now = time.monotonic()
+        began, lines, left_out = self._seen.pop(key, (now, 0, 0))
+        if now - began >= PERIOD_SECONDS:
+            began, lines = now, 0
+        if lines >= MOST_LINES:
+            self._seen[key] = (began, lines, left_out + 1)
+            raise structlog.DropEvent
+        self._seen[key] = (began, lines + 1, 0)
+        if len(self._seen) > _MOST_REMEMBERED:
+            self._seen.popitem(last=False)
+        if left_out:
+            event["left_out"] = left_out
+        return event
 
 
 def _exception(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

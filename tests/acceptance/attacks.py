@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fix_service import Service
-from tests.wire.frames import SENDER, Accepted, Attach, Detach, Source, Target
+from tests.wire.frames import SENDER, Accepted, Attach, Detach, Source, Target, Transfer, frame
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Peer, Session
 
@@ -45,6 +45,18 @@ def leave_transactions_undecided(peer: Peer, number: int) -> None:
     txns = [control.declare() for _ in range(12)]
     for each in count():
         sender.post(data(bytes(60_000)), txn=txns[each % len(txns)])
+
+
+def declare_without_end(peer: Peer, number: int) -> None:
+    """Declares one transaction after the other, beyond all credit and limits, and leaves the answers unread."""
+    handle = _begin(peer).control().handle
+    declare = b"\x00\x53\x77\x00\x53\x31\xc0\x02\x01\x40"
+    for start in count(0, 1000):
+        transfers = (
+            Transfer(handle=handle, delivery_id=each, delivery_tag=b"%d" % each, message_format=0)
+            for each in range(start, start + 1000)
+        )
+        peer.socket.sendall(b"".join(frame(transfer, payload=declare) for transfer in transfers))
 
 
 def read_nothing(peer: Peer, number: int) -> None:

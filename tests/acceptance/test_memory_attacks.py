@@ -58,6 +58,7 @@ _ATTACKS: tuple[Attack, ...] = (
     attacks.park_posts,
     attacks.leave_transactions_undecided,
     attacks.attach_to_unknown_addresses,
+    attacks.declare_without_end,
     attacks.read_nothing,
     attacks.browse_and_settle_nothing,
     attacks.browse_through_a_closed_window,

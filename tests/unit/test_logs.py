@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
@@ -91,3 +92,44 @@ def test_levels() -> None:
     stream = _logged("json", "debug")
     structlog.get_logger().debug("said")
     assert json.loads(stream.getvalue())["event"] == "said"
+
+
+@pytest.mark.rule("S5")
+def test_the_lines_about_one_host_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one event, in a period; the first line of the next says how many were left out."""
+    now = [0.0]
+    monkeypatch.setattr("coordinator.process.logs.time.monotonic", lambda: now[0])
+    stream = _logged("json")
+    log = structlog.get_logger()
+    for port in range(logs.MOST_LINES + 7):
+        log.info("refused", peer=f"192.0.2.1:{port}")
+        log.warning("slow", peer=f"container 192.0.2.1:{port}")
+        log.error("defect", peer=f"192.0.2.1:{port}")
+        log.info("said by the service")
+    log.info("refused", peer="192.0.2.2:1")
+    now[0] += logs.PERIOD_SECONDS
+    log.info("refused", peer="192.0.2.1:1")
+    log.info("refused", peer="192.0.2.1:1")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    counted = Counter(line["event"] for line in lines[:-3])
+    assert counted == {
+        "refused": logs.MOST_LINES,
+        "slow": logs.MOST_LINES,
+        "defect": logs.MOST_LINES + 7,
+        "said by the service": logs.MOST_LINES + 7,
+    }
+    assert [(line["peer"], line.get("left_out")) for line in lines[-3:]] == [
+        ("192.0.2.2:1", None),
+        ("192.0.2.1:1", 7),
+        ("192.0.2.1:1", None),
+    ]
+
+
+@pytest.mark.rule("S5")
+def test_of_hosts_beyond_those_remembered_the_least_used_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_MOST_REMEMBERED", 10)
+    sparing = logs.Sparing()
+    for number in range(100):
+        sparing(None, "info", {"event": "refused", "peer": f"192.0.2.{number}:1"})
+    assert len(sparing._seen) == 10
+    assert ("refused", "192.0.2.99") in sparing._seen

@@ -249,7 +249,7 @@ class Channels:
         if begins and not found.has(1):
             raise Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery without its delivery-id")
         refusal = _of_delivery(end, found, begins)
-        return None if refusal is None else Before(self._refuse, end, refusal)
+        return None if refusal is None else Before(self._refuse_next, end, refusal)
 
     def _on_flow(self, number: int, channel: Channel, found: Performative) -> Act | None:
         asked, sent = found.value(9) is True, found.number(2) or 0
@@ -336,6 +336,12 @@ class Channels:
         link = self._connection.endpoints.links.get(end.pointer)
         if link is not None and link.open:
             link.refuse(refusal)
+
+    def _refuse_next(self, end: End, refusal: Refusal) -> None:
+        """Of a link that waits for the store, which gives no credit, the transfer itself is refused."""
+        link = self._connection.endpoints.links.get(end.pointer)
+        if isinstance(link, Incoming):
+            link.refuse_next(refusal)
 
 
 def _of_delivery(end: End, found: Performative, begins: bool) -> Refusal | None:

@@ -184,6 +184,9 @@ class ControlLink(Incoming):
         if txn is not None:
             self.connection.output.put_off.discard(txn)
 
+    def partial_refused(self, delivery: engine.Pointer, refusal: Refusal) -> None:
+        self._reject(delivery, refusal)
+
     # -- answers
 
     def accept(self, answer: object) -> None:

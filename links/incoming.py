@@ -30,8 +30,8 @@ class Incoming(Link):
     """
 
     __slots__ = (
-        "_congested", "_credit", "_gathered", "_gives", "_leave", "_lent", "_most_octets", "_size", "_spool", "_used",
-        "ending", "takes", "unanswered",
+        "_congested", "_credit", "_gathered", "_gives", "_leave", "_lent", "_most_octets", "_refuses_next", "_size",
+        "_spool", "_used", "ending", "takes", "unanswered",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
@@ -48,6 +48,8 @@ class Incoming(Link):
         #: called to end the link once they are answered, and the refusal of what comes until then
         self._leave: Callable[[], None] | None = None
         self.ending: Refusal | None = None
+        #: the link ends for the delivery that the engine gets next
+        self._refuses_next = False
         self._most_octets = most_octets
         #: of one message at once; none while another is not complete
         self.takes = most_octets
@@ -69,8 +71,11 @@ class Incoming(Link):
     def on_delivery(self, delivery: engine.Pointer) -> None:
         if delivery != engine.link_current(self.pointer):
             self.settled_later(delivery)
-        else:
-            self._gather(delivery)
+            return
+        self._gather(delivery)
+        if self._refuses_next:
+            self._refuses_next = False
+            self._answered()
 
     def _keep(self, delivery: engine.Pointer, size: int) -> bool:
         """Keep the octets just received. False: the delivery was refused."""
@@ -105,6 +110,9 @@ class Incoming(Link):
         """
         if engine.delivery_aborted(delivery):
             self._aborted(delivery)
+            return
+        if self.ending is not None and engine.delivery_partial(delivery):
+            self._give_up(delivery, self.ending)
             return
         self.takes = -1
         self.partial(delivery)
@@ -152,8 +160,9 @@ class Incoming(Link):
         self._give_up(engine.link_current(self.pointer), Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
 
     def _give_up(self, delivery: engine.Pointer, refusal: Refusal) -> None:
+        """Part 2, section 2.6.12: its sender need not send the rest; the engine passes over what comes of it."""
         self.partial(delivery)
-        self.partial_refused(refusal)
+        self.partial_refused(delivery, refusal)
         self._forget_parts()
         self.refuse(refusal)
 
@@ -200,6 +209,14 @@ class Incoming(Link):
                 self._leave = partial(super().refuse, refusal)
         else:
             super().refuse(refusal)
+
+    def refuse_next(self, refusal: Refusal) -> None:
+        """The delivery of the transfer that the engine gets next is refused, and then the link ends."""
+        if self.ending is None:
+            self._refuses_next = True
+            self.unanswered += 1
+            self.takes = -1
+            self.refuse(refusal)
 
     # -- credit
 
@@ -282,8 +299,8 @@ class Incoming(Link):
     def partial(self, delivery: engine.Pointer) -> None:
         """A delivery has begun and is not complete; may be called for each of its frames."""
 
-    def partial_refused(self, refusal: Refusal) -> None:
-        """The delivery that has begun is refused."""
+    def partial_refused(self, delivery: engine.Pointer, refusal: Refusal) -> None:
+        """The delivery that has begun is refused: tell its sender, unless that has settled it."""
 
     def partial_ended(self) -> None:
         """The delivery that had begun is complete, aborted, or refused."""

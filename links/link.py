@@ -265,6 +265,8 @@ class Refused(Link):
     def on_delivery(self, delivery: engine.Pointer) -> None:
         pointer = self.pointer
         if engine.link_is_receiver(pointer):
+            if delivery != engine.link_current(pointer):  # it was answered before all of it had come
+                return
             while engine.link_recv(pointer, engine.message_buffer, engine.MESSAGE_ROOM) > 0:
                 pass
             if not engine.delivery_partial(delivery):

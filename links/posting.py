@@ -136,10 +136,19 @@ class Posting(Incoming):
                 return  # refused when it is complete
             self._partial_txn = self._posts.begin(self, txn_id)
 
-    def partial_refused(self, refusal: Refusal) -> None:
+    def partial_refused(self, delivery: engine.Pointer, refusal: Refusal) -> None:
         """T22, T23: the link ends, and the transaction must not commit without the message."""
-        if self._partial_txn is not None and self._partial_txn.open:
-            self._partial_txn.refuse(refusal)
+        txn, settled = self._partial_txn, bool(engine.delivery_settled(delivery))
+        if txn is not None and txn.open:
+            txn.refuse(refusal)
+        if settled:
+            engine.delivery_settle(delivery)
+        elif txn is not None:
+            self.rejected_in(delivery, txn, refusal)
+        else:
+            self.rejected(delivery, refusal)
+        if delivery in self._awaited:  # no more is to come of it
+            self._settle_awaited(delivery)
 
     def partial_ended(self) -> None:
         if self._partial_txn is not None:
@@ -202,10 +211,11 @@ class Posting(Incoming):
         info: dict[object, object] = {}
         if self.relay is not None:  # anonymous terminus 1.0, section 2.2
             info[symbol(states.DELIVERY_TAG)] = engine.tag_of(delivery)
-            if not self._rejects:
+        if not self._rejects:
+            if info:
                 engine.set_condition_info(engine.link_condition(self.pointer), info)
-                self.refuse(refusal)
-                return
+            self.refuse(refusal)
+            return
         engine.set_rejected(delivery, refusal.condition, refusal.description, info)
         self._conclude(delivery)
 

@@ -1,0 +1,157 @@
+"""Deliveries for which their link ends: their sender is told so. A client that looks for rejected alone takes released
+for stored (part 2, section 2.6.12; part 3, section 3.4; rules T22, T23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.fix_service import Service, running_service
+from tests.fix_wire import Begin
+from tests.wire.frames import Accepted, Disposition, Rejected, Released, Source, Target, TransactionalState
+from tests.wire.messages import data
+from tests.wire.peer import Session
+from tests.wire.queues import condition
+
+LARGEST = 100_000
+
+#: of the transfer, and of its refusal
+WRONG = [
+    ({"delivery_tag": None}, "amqp:invalid-field"),
+    ({"message_format": 7}, "amqp:not-implemented"),
+    ({"rcv_settle_mode": 1}, "amqp:invalid-field"),
+]
+
+
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setenv("COORDINATOR_PURE", "1")
+        with running_service({"limits.max_message_size_bytes": str(LARGEST)}) as service:
+            yield service
+
+
+def told(session: Session, number: int) -> list[Disposition]:
+    """All that was said of the delivery, once all that the service had to say was read."""
+    session.sync()
+    return list(session.answers[number])
+
+
+def refused(state: Any) -> str:
+    """The condition of a rejected, settled."""
+    assert isinstance(state, Rejected), state
+    assert state.error is not None
+    return str(state.error.condition)
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize(("fields", "error"), WRONG, ids=["delivery-tag", "message-format", "rcv-settle-mode"])
+@pytest.mark.parametrize("frame_size", [None, 10], ids=["one-transfer", "many"])
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_delivery_that_ends_its_link_is_rejected(
+    begin: Begin, address: str, fields: dict[str, Any], error: str, frame_size: int | None, busy: bool
+) -> None:
+    """Before the detach, with the same error; what comes behind it is released."""
+    session = begin()
+    sender, other = session.sender(address), session.sender(address)
+    with session.peer.at_once():
+        before = [sender.post(data(b"before")) for _ in range(5 * busy)]
+        wrong = sender.post(data(b"wrong" * 9), frame_size=frame_size, **fields)
+        behind = sender.post(data(b"behind"))
+    answer = sender.answer_to(wrong)
+    assert (answer.settled, refused(answer.state)) == (True, error)
+    assert sender.error == error
+    assert [sender.session.answers[number][0].state for number in before] == [Accepted()] * len(before)
+    (last,) = told(session, behind)
+    assert last.settled
+    assert isinstance(last.state, Rejected if busy else Released)
+    assert not told(session, wrong)
+    assert other.outcome(data(b"after")) == Accepted()
+    assert session.receiver(address).bodies() == [b"before"] * len(before) + [b"after"]
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+def test_a_message_that_is_too_large_is_rejected(begin: Begin, address: str, busy: bool, second: bool) -> None:
+    """In many frames, all of which come at once; as soon as it is too large."""
+    session = begin()
+    sender = session.sender(address, rcv_settle_mode=int(second))
+    with session.peer.at_once():
+        for _ in range(5 * busy):
+            sender.post(data(b"before"))
+        wrong = sender.post(data(b"x" * 2 * LARGEST), frame_size=10_000)
+        behind = sender.post(data(b"behind"))
+    answer = sender.answer_to(wrong)
+    assert refused(answer.state) == "amqp:link:message-size-exceeded"
+    assert sender.error == "amqp:link:message-size-exceeded"
+    assert all(isinstance(each.state, Rejected | Released) for each in told(session, behind))
+    assert all(each.state == answer.state for each in told(session, wrong))
+    assert session.sender(address).outcome(data(b"after")) == Accepted()
+    assert session.receiver(address).bodies() == [b"before"] * 5 * busy + [b"after"]
+
+
+@pytest.mark.rule("T22", "T23")
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_such_a_delivery_in_a_transaction(begin: Begin, address: str, settled: bool, large: bool) -> None:
+    """It is rejected in its transaction, which cannot commit without it."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    wrong: dict[str, Any] = {"frame_size": 10_000} if large else {"message_format": 7}
+    error = "amqp:link:message-size-exceeded" if large else "amqp:not-implemented"
+    number = sender.post(data(b"x" * (2 * LARGEST if large else 1)), txn=txn, settled=settled, **wrong)
+    assert sender.error == error
+    said = told(session, number)
+    if settled:
+        assert not said
+    else:
+        (answer,) = said
+        assert isinstance(answer.state, TransactionalState)
+        assert (answer.settled, answer.state.txn_id, refused(answer.state.outcome)) == (True, txn, error)
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T5", "P14")
+def test_a_declare_that_ends_its_control_link(begin: Begin) -> None:
+    """By its format: it is rejected."""
+    session = begin()
+    control = session.control()
+    number = control.post(b"\x00\x53\x77\x00\x53\x31\x45", message_format=7)
+    assert refused(control.answer_to(number).state) == "amqp:not-implemented"
+    assert control.error == "amqp:not-implemented"
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("frame_size", [None, 10], ids=["one-transfer", "many"])
+def test_a_source_that_takes_no_rejected(begin: Begin, address: str, frame_size: int | None) -> None:
+    """Part 3, section 3.5.3: its outcomes are all that are chosen from; the error of the detach tells."""
+    session = begin()
+    sender = session.sender(address, source=Source(outcomes=("amqp:accepted:list", "amqp:released:list")))
+    number = sender.post(data(b"wrong" * 9), message_format=7, frame_size=frame_size)
+    assert sender.error == "amqp:not-implemented"
+    assert not any(isinstance(each.state, Rejected | Accepted) for each in told(session, number))
+
+
+@pytest.mark.rule("P3", "P14")
+def test_an_aborted_delivery_that_does_not_fit_its_link(begin: Begin, address: str) -> None:
+    """It gets no answer; the link ends."""
+    session = begin()
+    sender = session.sender(address)
+    number = sender.post(data(b"wrong"), message_format=7, aborted=True)
+    assert sender.error == "amqp:not-implemented"
+    assert not any(isinstance(each.state, Rejected | Accepted) for each in told(session, number))
+
+
+@pytest.mark.rule("P9", "P14")
+def test_such_a_delivery_on_the_relay(begin: Begin) -> None:
+    session = begin()
+    relay = session.sender(Target())
+    answer = relay.answer_to(relay.post(data(b"wrong"), message_format=7))
+    assert refused(answer.state) == "amqp:not-implemented"
+    assert relay.error == "amqp:not-implemented"

@@ -207,6 +207,8 @@ def _cut(request: socket.socket) -> None:
 
 class _Request(BaseHTTPRequestHandler):
     server: _Server
+    #: the octets of the request's first line
+    raw_requestline: bytes
 
     def version_string(self) -> str:
         return "coordinator"
@@ -234,10 +236,20 @@ class _Request(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def parse_request(self) -> bool:
+        """Without HTTP/0.9, whose requests and answers have no header."""
+        words = self.raw_requestline.split()
+        if len(words) == 2 or words[2:] == [b"HTTP/0.9"]:
+            self.command, self.requestline = "", ""
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return False
+        return super().parse_request()
+
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What is none of HTTP, or another method: without what was sent, and no HTML."""
         self.close_connection = True
-        self._answer(HTTPStatus(code), b"expected GET or HEAD\n")
+        self.request_version = self.protocol_version  # with a status line, also where none of the request's was read
+        self._answer(HTTPStatus(code), b"expected GET or HEAD of HTTP/1.0 or HTTP/1.1\n")
 
     def _shows_token(self) -> bool:
         token = self.server.measuring.token

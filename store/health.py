@@ -17,6 +17,7 @@ from store.holders import HeldUp, held_up
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import STALE_SECONDS
 from store.tables import consumer_group, entry, heartbeat, instance, txn
+from store.traces import SLACK
 
 #: A plain transaction that is undecided for longer than its limit and this has no instance that looks after it.
 _LATE = timedelta(minutes=1)
@@ -41,6 +42,10 @@ class Health:
     oldest_undecided_seconds: float | None
     #: undecided past their limit
     overdue: int
+    #: the instance of an undecided transaction that is declared more than a minute later than now by the database's
+    #: clock, and by how much its clock is ahead; None: there is no such transaction, whatever the clocks say
+    clock_ahead_instance: int | None
+    clock_ahead_seconds: float | None
     #: entries whose group does not exist: they are never delivered
     orphans: int
     #: how long a batch of the service has waited for others' locks; None: none does for longer than some seconds, or
@@ -84,6 +89,12 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
                 func.count().filter(txn.c.timeout_at < func.now() - _LATE).label("overdue"),
             )
         ).one()
+        ahead = connection.execute(
+            select(txn.c.instance_id, func.extract("epoch", txn.c.declared_at - func.now()).label("seconds"))
+            .where(txn.c.declared_at > func.now() + SLACK)
+            .order_by(txn.c.declared_at.desc())
+            .limit(1)
+        ).one_or_none()
         # Steps through the groups by their key: entries are many, groups are few.
         orphans = connection.scalar(
             text(
@@ -107,8 +118,10 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
         instances_alive=instances.alive,
         instances_silent=instances.silent,
         undecided=undecided.all,
-        oldest_undecided_seconds=None if undecided.age is None else float(undecided.age),
+        oldest_undecided_seconds=None if undecided.age is None else max(0.0, float(undecided.age)),
         overdue=undecided.overdue,
+        clock_ahead_instance=None if ahead is None else ahead.instance_id,
+        clock_ahead_seconds=None if ahead is None else float(ahead.seconds),
         orphans=int(orphans or 0),
         commit_waits_seconds=waits.seconds,
         held_up_by=waits.by,
@@ -133,6 +146,9 @@ def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
     if found.commit_waits_seconds is not None:
         by = f"; held up by {found.held_up_by}" if found.held_up_by else ""
         lines.append(f"a batch of the service waits for {found.commit_waits_seconds:.0f} s, and clients with it{by}")
+    if found.clock_ahead_seconds is not None:
+        by = f"{found.clock_ahead_seconds:.0f} s"
+        lines.append(f"the clock of instance {found.clock_ahead_instance} is {by} ahead of the database's")
     if found.orphans:
         lines.append(f"{found.orphans} entries belong to no consumer group: they are never delivered")
     if found.free_percent is not None and found.free_percent < fewest_free:

@@ -69,7 +69,7 @@ def look(connection: Connection) -> Stats:
             counts=Counts(**{state: int(getattr(counted, state) or 0) for state in STATES}),
             dead_letters=int(letters or 0),
             undecided=undecided.all,
-            oldest_undecided_seconds=None if undecided.age is None else float(undecided.age),
+            oldest_undecided_seconds=None if undecided.age is None else max(0.0, float(undecided.age)),
             pending=connection.scalar(
                 select(
                     select(func.count()).select_from(pending).scalar_subquery()

@@ -56,7 +56,7 @@ def all_undecided(connection: Connection) -> list[Undecided]:
                 txn,
                 POSTED.label("posted_now"),
                 RETIRED.label("retired_now"),
-                func.extract("epoch", func.now() - txn.c.declared_at).label("age"),
+                func.greatest(0, func.extract("epoch", func.now() - txn.c.declared_at)).label("age"),
                 func.extract("epoch", func.now() - txn.c.next_check_at).label("waits"),
                 func.extract("epoch", func.now() - txn.c.deciding_since).label("deciding"),
             )

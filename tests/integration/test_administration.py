@@ -141,6 +141,8 @@ def test_undecided_ones_are_listed_oldest_first(database: Connection, rows: Rows
     listed = undecided.all_undecided(database)
     assert [(line.txn_id, line.owner, line.instance_id) for line in listed] == [(first, "a", 1), (second, "b", 2)]
     assert listed[0].age_seconds >= 0
+    database.execute(text("update coordinator.txn set declared_at = now() + interval '5 minutes'"))
+    assert {line.age_seconds for line in undecided.all_undecided(database)} == {0}
 
 
 @pytest.mark.rule("H5")

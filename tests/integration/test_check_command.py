@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from store import health, partitions, recovery
+from store import figures, health, partitions, recovery, stats
 from store.embedded import running
 from store.embedded.server import EmbeddedServer
 from tests.fix_command import Command
@@ -72,6 +72,23 @@ def test_a_disk_with_little_room(database: Connection, alive: int) -> None:
     assert health.wrong(found, fewest_free=found.free_percent + 1, least_bytes=0) == [
         f"{found.free_percent} percent of the disk are free"
     ]
+
+
+@pytest.mark.parametrize(("seconds", "ages", "told"), [(50, 0, False), (300, 0, True)])
+def test_a_clock_that_runs_ahead(
+    database: Connection, rows: Rows, alive: int, seconds: int, ages: float, told: bool
+) -> None:
+    """Of an instance: its transactions are declared later than now. No age is below 0."""
+    rows.txn(alive)
+    ahead = "update coordinator.txn set declared_at = now() + make_interval(secs => :seconds)"
+    database.execute(text(ahead), {"seconds": seconds})
+    database.commit()
+    found = health.look(database)
+    assert found.oldest_undecided_seconds == stats.look(database).oldest_undecided_seconds == ages
+    assert figures.undecided(database).oldest_seconds == ages
+    lines = [line for line in health.wrong(found, fewest_free=0, least_bytes=0) if "clock" in line]
+    assert len(lines) == told
+    assert all(line.startswith(f"the clock of instance {alive} is ") for line in lines)
 
 
 @contextmanager

@@ -48,10 +48,12 @@ def _known(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Row[Any]]:
 
 @dataclass(frozen=True)
 class Decide(Repair):
-    """Decide an undecided transaction as the book says (R22); ``decision``: ``commit`` or ``rollback``."""
+    """Decide an undecided transaction as the book says (R22); ``decision``: ``commit`` or ``rollback``.
+    ``contradicted``: the books say the other one, too, of another of its messages; then a person decides."""
 
     txn_id: UUID
     decision: str
+    contradicted: bool = False
 
     def look(self, connection: Connection) -> Verdict:
         return self._verdict(_known(connection, [self.txn_id])[self.txn_id])
@@ -70,6 +72,9 @@ class Decide(Repair):
             return Verdict(state, said)
         if not found.listed:
             return Verdict(State.CANNOT, f"transaction {self.txn_id} is not known any more")
+        if self.contradicted:
+            both = "the books say committed of some of its messages, and rolled back of others"
+            return Verdict(State.CANNOT, f"transaction {self.txn_id} is for a person to decide: {both}")
         if found.producer_group is None and self.decision == "commit":
             return Verdict(State.CANNOT, f"only its client can commit the plain transaction {self.txn_id}")
         return Verdict(State.CAN, f"{self.decision} transaction {self.txn_id}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 #: What a report suggests where the book has decided (R22): the decision is in it.
 _RESOLVE = re.compile(r"coordinator resolve ([0-9a-f-]{36}) --(commit|rollback) ")
+#: In what is left to a person, the number of a message.
+_NUMBER = re.compile(r"\d+")
 
 
 def repair(
@@ -107,11 +109,12 @@ def _work(
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What a run has found, as mappings. ``seen_at``: as of when; ``reason``: of the ops of its repairs."""
+    """What a run has found, as mappings, as often as it is asked. ``seen_at``: as of when; ``reason``: of the ops of
+    its repairs."""
 
     seen_at: datetime
     reason: str
-    findings: Iterable[dict[str, Any]]
+    findings: Callable[[], Iterable[dict[str, Any]]]
 
 
 def _of_report(connection: Connection, report: Report) -> _Found:
@@ -120,16 +123,18 @@ def _of_report(connection: Connection, report: Report) -> _Found:
     if (mine := repairs.store_id(connection)) != report.store_id:
         fail(f"the report in {report.folder} is of the store {report.store_id}, and this is {mine}")
     reason = f"{repairs.REASON} {report.seen_at.astimezone(UTC).isoformat()}"
-    return _Found(seen_at=report.seen_at, reason=reason, findings=report.findings())
+    return _Found(seen_at=report.seen_at, reason=reason, findings=report.findings)
 
 
 def _of_run(connection: Connection, number: int | None) -> _Found:
     from store import repairs, runs
 
     stored = the_run(connection, number or 0)
-    findings = (
-        {**asdict(each), "txn_id": each.txn_id and str(each.txn_id)} for each in runs.findings(connection, stored)
-    )
+
+    def findings() -> Iterator[dict[str, Any]]:
+        for each in runs.findings(connection, stored):
+            yield {**asdict(each), "txn_id": each.txn_id and str(each.txn_id)}
+
     reason = f"{repairs.REASON} run {stored.id}, {stored.seen_at.astimezone(UTC).isoformat()}"
     return _Found(seen_at=stored.seen_at, reason=reason, findings=findings)
 
@@ -143,7 +148,10 @@ class _Run:
         self._apply = apply
         self._as_json = as_json
         self._lines: list[dict[str, Any]] = []
+        self._contradicted = _contradicted(found)
+        #: Of each kind, how often each repair is suggested, but for numbers in it; and the first one.
         self._by_hand: Counter[tuple[str, str]] = Counter()
+        self._first: dict[tuple[str, str], str] = {}
 
     def work(self) -> bool:
         """Whether something is left to do."""
@@ -153,10 +161,12 @@ class _Run:
         if self._apply:  # the service, which makes them, may have been stopped for weeks
             partitions.make_ahead(self._connection)
         waiting: dict[Repair, list[dict[str, Any]]] = {}
-        for finding in self._found.findings:
-            proposal = _proposal(finding, self._found.seen_at)
+        for finding in self._found.findings():
+            proposal = _proposal(finding, self._found.seen_at, self._contradicted)
             if proposal is None:
-                self._by_hand[finding["kind"], finding["suggested_repair"]] += 1
+                alike = (finding["kind"], _NUMBER.sub("", finding["suggested_repair"]))
+                self._by_hand[alike] += 1
+                self._first.setdefault(alike, finding["suggested_repair"])
                 continue
             waiting.setdefault(proposal, []).append(finding)
             if len(waiting) == repairs.MOST_TOGETHER:
@@ -190,8 +200,8 @@ class _Run:
     def _end(self) -> None:
         if self._as_json:
             by_hand = [
-                {"kind": kind, "findings": count, "suggested_repair": what}
-                for (kind, what), count in _most(self._by_hand)
+                {"kind": alike[0], "findings": count, "suggested_repair": self._first[alike]}
+                for alike, count in _most(self._by_hand)
             ]
             print_json({"applied": self._apply, "repairs": self._lines, "by_hand": by_hand})
             return
@@ -199,7 +209,7 @@ class _Run:
         for (kind, _), count in self._by_hand.items():
             kinds[kind] += count
         for kind, count in sorted(kinds.items()):
-            whats = [what for (each, what), _ in _most(self._by_hand) if each == kind]
+            whats = [self._first[alike] for alike, _ in _most(self._by_hand) if alike[0] == kind]
             others = f" (and {len(whats) - 1} others)" if len(whats) > 1 else ""
             typer.echo(printable(f"by hand: {count} {kind}: {whats[0]}{others}"))
 
@@ -208,12 +218,27 @@ def _most(counted: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]
     return sorted(counted.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _proposal(finding: dict[str, Any], seen_at: datetime) -> Repair | None:
-    """The repair of a finding; None: there is none that the store can do."""
+def _contradicted(found: _Found) -> frozenset[str]:
+    """The transactions that the books decide in two ways, by the keys of two of its messages."""
+    decisions: dict[str, str | None] = {}
+    contradicted = set()
+    for finding in found.findings():
+        if finding["kind"] == "undecided-but-known" and finding["txn_id"] is not None:
+            said = _RESOLVE.match(finding["suggested_repair"])
+            # what suggests no decision is a commit that its client alone can do
+            decision = None if said is None else said[2]
+            if decisions.setdefault(finding["txn_id"], decision) != decision:
+                contradicted.add(finding["txn_id"])
+    return frozenset(contradicted)
+
+
+def _proposal(finding: dict[str, Any], seen_at: datetime, contradicted: frozenset[str] = frozenset()) -> Repair | None:
+    """The repair of a finding; None: there is none that the store can do. ``contradicted``: the transactions that are
+    for a person to decide."""
     from store.transaction_repairs import Resume
 
     makes: dict[str, Callable[[], Repair | None]] = {
-        "undecided-but-known": lambda: _decision(finding),
+        "undecided-but-known": lambda: _decision(finding, contradicted),
         "overdue": lambda: Resume(UUID(finding["txn_id"]), seen_at),
         "lost-delivery": lambda: _delivery(finding),
         "stuck-delivery": lambda: _release(finding),
@@ -225,11 +250,13 @@ def _proposal(finding: dict[str, Any], seen_at: datetime) -> Repair | None:
     return None
 
 
-def _decision(finding: dict[str, Any]) -> Repair | None:
+def _decision(finding: dict[str, Any], contradicted: frozenset[str]) -> Repair | None:
     from store.transaction_repairs import Decide
 
     found = _RESOLVE.match(finding["suggested_repair"])
-    return None if found is None or found[1] != finding["txn_id"] else Decide(UUID(found[1]), found[2])
+    if found is None or found[1] != finding["txn_id"]:
+        return None
+    return Decide(UUID(found[1]), found[2], contradicted=found[1] in contradicted)
 
 
 def _place(finding: dict[str, Any]) -> tuple[int, str, str] | None:

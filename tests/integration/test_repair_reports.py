@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from coordinator.__main__ import app
 from spark.books.description import describe
-from store import repairs
+from store import repairs, undecided
 from store.tables import consumer_group, entry, op
 from tests.fix_command import Command
-from tests.fix_reports import lost, write_report
+from tests.fix_reports import finding, known, lost, write_report
 from tests.fix_store import Rows
 from tests.reconciling import run
 
@@ -94,6 +94,57 @@ def test_a_store_that_is_away(command: Command, tmp_path: Path) -> None:
     write_report(tmp_path / "out", [], "x")
     done = command("repair", str(tmp_path / "out"), "--database-url", "postgresql://u:secret@127.0.0.1:1/shop")
     assert (done.returncode, done.stderr) == (2, "error: database at 127.0.0.1:1/shop: Connection refused\n")
+
+
+@pytest.mark.rule("R22")
+def test_a_transaction_that_the_books_decide_in_two_ways_is_for_a_person(
+    rows: Rows, database_url: str, command: Command, tmp_path: Path
+) -> None:
+    """Of two of its messages, or of two books: more findings lie between them than are repaired together."""
+    orders = rows.address_of(rows.queue("orders"))
+    twice, once, others = (rows.checkable(1, orders) for _ in range(3))
+    plain = rows.txn(1)
+    only_its_client = finding("undecided-but-known", "let its client commit it", txn_id=str(plain))
+    between = [known(others, "commit"), *(lost(number) for number in range(repairs.MOST_TOGETHER))]
+    findings = [known(twice, "commit"), only_its_client, *between, known(twice, "rollback"), known(once, "rollback")]
+    write_report(tmp_path / "out", [*findings, known(plain, "rollback")], repairs.store_id(rows.connection))
+    said = []
+    for more in ([], ["--apply"]):
+        done = command("repair", str(tmp_path / "out"), "--database-url", database_url, *more)
+        assert done.returncode == 1, done.stderr
+        said.append([line for line in done.stdout.splitlines() if "(lost-delivery)" not in line])
+    for lines in said:
+        for_a_person = "is for a person to decide: the books say committed of some of its messages, and rolled back of"
+        left = [line for line in lines if line.startswith("left: ")]
+        assert left == [
+            f"left: transaction {each} {for_a_person} others (undecided-but-known)" for each in (twice, twice, plain)
+        ]
+        assert lines[-1] == "by hand: 1 undecided-but-known: let its client commit it"
+    assert [line.split()[0] for line in said[0] if line not in said[1]] == ["would", "would"]
+    decided = {row.id: row.decision for row in rows.ops()}
+    assert decided == {once: "rollback", others: "commit"}
+    undecided.commit(rows.connection, twice, "by hand")
+    again = command("repair", str(tmp_path / "out"), "--apply", "--database-url", database_url)
+    assert again.stdout.count(f"done: transaction {twice} is decided already: commit (by hand)") == 1
+
+
+def test_what_is_left_to_a_person_is_counted_whatever_message_it_is_about(
+    database: Connection, database_url: str, command: Command, tmp_path: Path
+) -> None:
+    again = "have it delivered again: coordinator group seek --back-to {} -- orders"
+    found = [finding("consumed-not-processed", again.format(half_id), half_id=half_id) for half_id in range(98, 102)]
+    found += [finding("null-key"), finding("null-key"), finding("null-key", "another")]
+    write_report(tmp_path / "out", found, repairs.store_id(database))
+    arguments = ["repair", str(tmp_path / "out"), "--database-url", database_url]
+    assert json.loads(command(*arguments, "--json").stdout)["by_hand"] == [
+        {"kind": "consumed-not-processed", "findings": 4, "suggested_repair": again.format(98)},
+        {"kind": "null-key", "findings": 2, "suggested_repair": "look"},
+        {"kind": "null-key", "findings": 1, "suggested_repair": "another"},
+    ]
+    assert command(*arguments).stdout.splitlines() == [
+        f"by hand: 4 consumed-not-processed: {again.format(98)}",
+        "by hand: 3 null-key: look (and 1 others)",
+    ]
 
 
 def test_after_it_the_store_and_the_book_agree(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -33,6 +31,7 @@ from spark.directory import read_directory
 from spark.finding import Finding
 from spark.keeping import Keep, brought, keeping, near
 from spark.metrics import Metrics, bucket_width
+from spark.output import writing
 from spark.period import Period
 from spark.picking import Messages, Picking
 from spark.progress import Steps
@@ -63,36 +62,6 @@ _LEAST_REACH: Final = timedelta(hours=1)
 STAGES: Final = 8
 
 
-class OutputUnusable(Exception):
-    """The output folder cannot be made or written; says which and why."""
-
-
-def prepare_output(out: Path) -> None:
-    """Make ``out`` where it is missing, and see that it can be written.
-
-    :raises OutputUnusable: it cannot.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=out, prefix=".reconcile-"):
-            pass
-    except OSError as error:
-        raise OutputUnusable(f"output folder {out}: {error.strerror}") from None
-
-
-@contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    """The errors of files in the block as :class:`OutputUnusable`; those of connections, to Java, stay."""
-    try:
-        yield
-    except ConnectionError:
-        raise
-    except OSError as error:
-        # Arrow's errors have a text of their own
-        reason = str(error) if error.errno is None else os.strerror(error.errno)
-        raise OutputUnusable(f"output folder {out}: {reason}") from None
-
-
 def reconcile(
     spark: SparkSession,
     *,
@@ -106,15 +75,15 @@ def reconcile(
     steps: Steps,
     version: str,
 ) -> Run:
-    """Reconcile the store at ``url`` over ``period`` and write the findings into ``out``, which is there and can be
-    written; :func:`report` writes the rest. ``inbox``: with the store's own inbox as a book besides. ``archive``: with
-    the days that are dropped, from this folder. ``credentials``: a file with the URL that is there for the tasks, too,
-    wherever they run.
+    """Reconcile the store at ``url`` over ``period`` and write the findings into ``out``, a folder that is ours
+    (:func:`spark.output.output`); :func:`report` writes the rest. ``inbox``: with the store's own inbox as a book
+    besides. ``archive``: with the days that are dropped, from this folder. ``credentials``: a file with the URL that
+    is there for the tasks, too, wherever they run.
 
     :raises spark.books.description.BookError: a book that cannot be used, before any other work.
     :raises spark.snapshot.StoreUnreadable: the store cannot be read.
     :raises store.archive.copies.ArchiveUnusable: the archive is not whole, or is another store's.
-    :raises OutputUnusable: the output folder cannot be written any more.
+    :raises spark.output.OutputUnusable: the output folder cannot be written any more.
     """
     began = time.monotonic()
     opened = [open_book(spark, description) for description in books]
@@ -127,7 +96,7 @@ def reconcile(
             spark, url, period, opened, keep, steps, inbox=inbox, root=archive, credentials=credentials, began=began
         )
         comparison = _Comparison(spark, read, keep, steps)
-        with _writing(out):
+        with writing(out):
             findings = write_findings(comparison.findings(), out, lambda count: steps.rows(read.total + count))
         return Run(
             store=read.snapshot.store,
@@ -147,10 +116,10 @@ def reconcile(
 def report(run: Run, out: Path, fail_on: str, steps: Steps) -> None:
     """Write what a run has found, beside its findings; no Spark is needed for it.
 
-    :raises OutputUnusable: the output folder cannot be written any more; no ``summary.json`` is in it then.
+    :raises spark.output.OutputUnusable: the output folder cannot be written any more; it has no ``summary.json`` then.
     """
     steps.stage("writing the report")
-    with _writing(out):
+    with writing(out):
         write_report(run, out, fail_on)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from spark.output import output
 from spark.period import Period
-from spark.reconcile import prepare_output, reconcile, report
+from spark.reconcile import reconcile, report
 from store.ids import HalfIds, UuidV7
 from store.tables import SCHEMA
 
@@ -52,20 +53,20 @@ def run(
     inbox: bool = False,
     archive: Path | None = None,
 ) -> Run:
-    prepare_output(out)
     told = told or Told()
-    found = reconcile(
-        spark,
-        url=url,
-        period=period or Period(),
-        books=books,
-        inbox=inbox,
-        archive=archive,
-        out=out,
-        steps=told,
-        version="1.2.3",
-    )
-    report(found, out, "warning", told)
+    with output(out):
+        found = reconcile(
+            spark,
+            url=url,
+            period=period or Period(),
+            books=books,
+            inbox=inbox,
+            archive=archive,
+            out=out,
+            steps=told,
+            version="1.2.3",
+        )
+        report(found, out, "warning", told)
     return found
 
 

@@ -114,18 +114,25 @@ def reconcile(
         period = _period(since, until)
         files = book or []
         own = _INBOX in files
-        with _java(master, memory, url, credentials) as java:
-            books = _prepared([Path(file) for file in files if file != _INBOX], out, url, inbox=own, store=store)
-            run = _compared(java, url, period, books, out, fail_on, inbox=own, archive=archive, credentials=credentials)
-        found = run.findings
-        if run.shortened:
-            typer.echo(run.shortened)
-        counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.by_kind.items()))
-        typer.echo(f"{found.total:,} findings{': ' if counts else ''}{counts}; report: {out / 'report.html'}")
-        if store:
-            typer.echo(_stored(url, run, period, out))
-        if found.at_or_above(fail_on):
+        with _alone(out):
+            with _java(master, memory, url, credentials) as java:
+                books = _prepared([Path(file) for file in files if file != _INBOX], url, inbox=own, store=store)
+                run = _compared(
+                    java, url, period, books, out, fail_on, inbox=own, archive=archive, credentials=credentials
+                )
+            _tell(run, out)
+            if store:
+                typer.echo(_stored(url, run, period, out))
+        if run.findings.at_or_above(fail_on):
             raise typer.Exit(1)
+
+
+def _tell(run: Run, out: Path) -> None:
+    if run.shortened:
+        typer.echo(run.shortened)
+    found = run.findings
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.by_kind.items()))
+    typer.echo(f"{found.total:,} findings{': ' if counts else ''}{counts}; report: {out / 'report.html'}")
 
 
 def _period(since: str | None, until: str | None) -> Period:
@@ -142,6 +149,18 @@ def _period(since: str | None, until: str | None) -> Period:
         return Period(since=first, until=last)
     except ValueError as error:
         fail(f"--since, --until: {error}", 2)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """No other run writes into ``out`` in the block; ends the command if that cannot be, or ``out`` cannot be used."""
+    from spark.output import OutputUnusable, output
+
+    try:
+        with output(out):
+            yield
+    except OutputUnusable as error:
+        fail(str(error), 2)
 
 
 @contextmanager
@@ -162,19 +181,17 @@ def _java(master: str, memory: str, url: str, credentials: Path | None) -> Itera
         fail(f"Spark: {error}", 2)
 
 
-def _prepared(files: list[Path], out: Path, url: str, *, inbox: bool, store: bool) -> Sequence[Description]:
-    """The books; ends the command if one of them, the output folder or the store cannot be used."""
+def _prepared(files: list[Path], url: str, *, inbox: bool, store: bool) -> Sequence[Description]:
+    """The books; ends the command if one of them, or the store, cannot be used."""
     from spark.books.description import BookError, describe
-    from spark.reconcile import OutputUnusable, prepare_output
 
     try:
         books = [describe(path) for path in files]
         names = [description.name for description in books] + [_INBOX] * inbox
         if len(set(names)) < len(names):
             fail("--book: two books have the same name", 2)
-        prepare_output(out)
         _check_store(url, store=store)
-    except (BookError, OutputUnusable) as error:
+    except BookError as error:
         fail(str(error), 2)
     return books
 
@@ -197,7 +214,7 @@ def _compared(
     from spark.cluster import ClusterUnusable, guarded
     from spark.master import MasterUnusable
     from spark.progress import ProgressBar
-    from spark.reconcile import STAGES, OutputUnusable, report
+    from spark.reconcile import STAGES, report
     from spark.reconcile import reconcile as run_reconciliation
     from spark.session import SparkFailed, running_session
     from spark.snapshot import StoreUnreadable
@@ -221,7 +238,7 @@ def _compared(
             # while Java ends
             report(run, out, fail_on, bar)
             return run
-    except (BookError, StoreUnreadable, ArchiveUnusable, OutputUnusable, MasterUnusable, ClusterUnusable) as error:
+    except (BookError, StoreUnreadable, ArchiveUnusable, MasterUnusable, ClusterUnusable) as error:
         fail(str(error), 2)
     except SparkFailed as error:
         fail(f"Spark: {error}", 2)

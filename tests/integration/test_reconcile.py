@@ -23,8 +23,9 @@ from typer.testing import CliRunner
 from coordinator.__main__ import app
 from spark.books.description import describe
 from spark.ending import SIGNALS
+from spark.output import OutputUnusable, output
 from spark.period import BEGINNING, END, Period
-from spark.reconcile import STAGES, OutputUnusable, prepare_output
+from spark.reconcile import STAGES
 from spark.schemas import FINDING
 from store.ids import moment_of
 from store.migrations import HEAD
@@ -154,10 +155,10 @@ def test_findings_are_written_in_every_form(spark: SparkSession, database_url: s
 
 def test_an_output_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OutputUnusable, match=r"output folder .*file: File exists"):
-        prepare_output(tmp_path / "file")
-    with pytest.raises(OutputUnusable, match="Not a directory"):
-        prepare_output(tmp_path / "file" / "out")
+    with pytest.raises(OutputUnusable, match=r"output folder .*file: File exists"), output(tmp_path / "file"):
+        pass
+    with pytest.raises(OutputUnusable, match="Not a directory"), output(tmp_path / "file" / "out"):
+        pass
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

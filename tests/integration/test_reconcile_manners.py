@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from spark.output import OutputUnusable
 from spark.read_back import ReportUnusable, read_report
-from spark.reconcile import OutputUnusable
 from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
 from tests.fix_store_rows import NOW, StoreRows
 from tests.reconciling import run

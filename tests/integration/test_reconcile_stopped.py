@@ -17,6 +17,7 @@ import pytest
 
 from spark import reading
 from spark.master import DATABASE_VARIABLE
+from spark.output import output
 from spark.source import HalfOpReader, ReadOptions
 from tests.fix_command import PATIENCE_SECONDS
 from tests.fix_store_rows import NOW, StoreRows
@@ -177,6 +178,18 @@ def test_a_java_that_is_killed_is_no_finding(lossy_store: str, tmp_path: Path) -
         assert lines[-1] == "error: Spark: Java ended in the middle, with status -9: it said nothing"
         assert [line for line in lines[:-1] if not _PROGRESS.fullmatch(line)] == []
         assert list(running.temporary.iterdir()) == []
+
+
+def test_a_folder_that_another_run_writes_into_is_refused(lossy_store: str, tmp_path: Path) -> None:
+    """Before any work, and until the other one has ended, killed or not: else each removes what the other has made."""
+    with Running(lossy_store, tmp_path) as running, _locked(lossy_store, "address") as waited_for:
+        running.wait_for(lambda: waited_for() and running.told("reading addresses"))
+        with RunningCommand(lossy_store, tmp_path, "reconcile", "--out", str(running.out)) as second:
+            said = f"error: output folder {running.out}: another run writes here"
+            assert second.end() == (2, "", [said])
+        running.end(signal.SIGKILL)
+        with output(running.out):
+            assert list(running.out.iterdir()) == []
 
 
 @pytest.mark.parametrize(

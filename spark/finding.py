@@ -15,6 +15,8 @@ from spark.schemas import FINDING
 #: What a finding may be about, as columns of its rows.
 HALF: Final = ("txn_id", "half_id", "address")
 DELIVERY: Final = (*HALF, "consumer_group")
+#: Characters of a key, or of a compared value, in a finding.
+LONGEST_SHOWN: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,12 @@ class Case:
 def findings(rows: DataFrame, seen_at: datetime, *cases: Case) -> DataFrame:
     """What ``rows`` are by ``cases``, in one pass: a finding for each case that holds; with the ``key`` of its row,
     where rows have one."""
-    key = f.col("key") if "key" in rows.columns else f.lit(None)
+    key = shown(f.col("key")) if "key" in rows.columns else f.lit(None)
     found = f.array_compact(f.array(*(case.finding(seen_at, key) for case in cases)))
     return rows.select(f.explode(found).alias("found")).select("found.*")
+
+
+def shown(text: Column) -> Column:
+    """``text``, or its beginning: a message, or a row, has up to 100 MiB, and a report has 100,000 findings."""
+    beginning = f.format_string("%s... (%d characters)", f.substring(text, 1, LONGEST_SHOWN), f.length(text))
+    return f.when(f.length(text) > LONGEST_SHOWN, beginning).otherwise(text)

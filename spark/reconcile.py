@@ -229,8 +229,8 @@ def _fit(spark: SparkSession, store: Store) -> None:
 def _keep_book(book: Book, keep: Keep, steps: Steps) -> Book:
     """The book's rows read whole, so that what cannot be read stops the run before any other work (R25)."""
     steps.stage(f"reading book {book.name}")
-    rows = keep(book.rows)
     try:
+        rows = keep(book.rows)
         rows.count()
     except (PySparkException, Py4JJavaError) as error:
         raise unreadable(book.description, error) from None

@@ -25,11 +25,9 @@ from spark.books.description import BookDescription
 from spark.books.numbers import FRACTION, as_number, digits_behind_point
 from spark.books.rows import Book, judged_row, usable
 from spark.books.unusable import repeated_messages, repeated_rows, unusable_messages, unusable_rows
-from spark.finding import HALF, Case, findings
+from spark.finding import HALF, Case, findings, shown
 from spark.period import Period
 
-#: Characters of a compared value in a finding.
-LONGEST_SHOWN: Final = 500
 _ONLY_ITS_CLIENT: Final = (
     "let its client commit it, which alone can; if the client is gone, the transaction rolls back by itself: then post"
     " the message again from the book's row"
@@ -188,7 +186,7 @@ class _Comparison:
 
 def said(name: str, text: str, *columns: Column) -> Column:
     """What is said of a key of the book ``name``; ``text`` is a format string of Java's where there are columns."""
-    prefix = f.format_string(f"book {name}, key %s: ", f.col("key"))
+    prefix = f.format_string(f"book {name}, key %s: ", shown(f.col("key")))
     return f.concat(prefix, f.format_string(text, *columns) if columns else f.lit(text))
 
 
@@ -206,8 +204,8 @@ def different(book: Book, known: Column, about: Sequence[str]) -> list[Case]:
                 detail=said(
                     book.name,
                     f"{_escaped(pair.column)} is %s in the book, {_escaped(pair.message)} is %s in the message",
-                    f.coalesce(_shown(in_book.cast("string")), f.lit("null")),
-                    f.coalesce(_shown(in_message), f.lit("missing")),
+                    f.coalesce(shown(in_book.cast("string")), f.lit("null")),
+                    f.coalesce(shown(in_message), f.lit("missing")),
                 ),
                 suggested_repair="find out which is right; post a correction, or correct the row",
             )
@@ -218,12 +216,6 @@ def different(book: Book, known: Column, about: Sequence[str]) -> list[Case]:
 def _escaped(text: str) -> str:
     """``text`` inside a format string of Java's."""
     return text.replace("%", "%%")
-
-
-def _shown(text: Column) -> Column:
-    """``text``, or its beginning: a message has up to 100 MiB, and a report has 100,000 findings."""
-    beginning = f.format_string("%s... (%d characters)", f.substring(text, 1, LONGEST_SHOWN), f.length(text))
-    return f.when(f.length(text) > LONGEST_SHOWN, beginning).otherwise(text)
 
 
 def _equal(in_book: Column, in_message: Column, spark_type: DataType) -> Column:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark.finding import Finding
+from spark.finding import Finding, shown
 from spark.ledger import NAMED, named
 from spark.reading import local
 
@@ -40,7 +40,7 @@ def keyed(
         keys: dict[int | str, str] = {}
         for messages in picked:
             of_book = messages.where("key is not null").join(f.broadcast(about), "half_id")
-            for row in of_book.select("half_id", "txn_id", "key").collect():
+            for row in of_book.select("half_id", "txn_id", shown(f.col("key")).alias("key")).collect():
                 keys.setdefault(row.half_id if row.txn_id is None else row.txn_id, row.key)
         for each in chunk:
             yield replace(each, key=keys.get(each.half_id or each.txn_id or ""))

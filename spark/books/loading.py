@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
@@ -180,10 +180,21 @@ def unreadable(description: Description, error: PySparkException | Py4JJavaError
     except (PySparkException, Py4JJavaError):
         # no row is at fault: the file is missing, or cannot be read at all
         fault = None
-    why = fault or f"cannot be read: {reason(error)}"
+    why = fault or f"{_setting(description, error)}: {reason(error)}"
     if description.format == "csv" and _UNESCAPED in why:
         why = "a quote in a quoted cell is not written twice; options.escape says what else stands before it"
     return BookError(f"book {description.name}: {why}")
+
+
+def _setting(description: Description, error: PySparkException | Py4JJavaError) -> str:
+    """The condition of the description's that fails on a row, as Spark says where; or what is to be said of no such."""
+    contexts = error.getQueryContext() if isinstance(error, PySparkException) else []
+    for fragment in (each.fragment() for each in contexts if each.contextType() is QueryContextType.SQL):
+        for setting in description.states.values():
+            expression = getattr(description, setting)
+            if fragment and fragment in expression:
+                return f"{setting}: {expression!r}"
+    return "cannot be read"
 
 
 def reason(error: PySparkException | Py4JJavaError) -> str:

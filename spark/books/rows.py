@@ -145,16 +145,20 @@ def _has_order(of_type: DataType) -> bool:
 
 def _condition(description: Description, data: DataFrame, setting: str, expression: str) -> Column:
     """The description's SQL expression, false where it is null."""
+    which = f"book {description.name}: {setting}: {expression!r}"
     try:
         condition = f.expr(expression)
         found = data.select(condition.alias("c")).schema["c"].dataType
+        if not isinstance(found, BooleanType):
+            raise BookError(f"{which} is {found.simpleString()}, expected true or false")
+        holds = f.coalesce(condition, f.lit(False))
+        # beside the columns of a row no function of all rows can stand
+        data.select("*", holds)
     except PySparkException as error:
-        raise BookError(f"book {description.name}: {setting}: {expression!r}: {reason(error)}") from None
-    if not isinstance(found, BooleanType):
-        raise BookError(
-            f"book {description.name}: {setting}: {expression!r} is {found.simpleString()}, expected true or false"
-        )
-    return f.coalesce(condition, f.lit(False))
+        of_all = error.getCondition() == "MISSING_GROUP_BY"
+        said = "it is of all rows together, as count and sum are; expected true or false of each" if of_all else None
+        raise BookError(f"{which}: {said or reason(error)}") from None
+    return holds
 
 
 _UUID_TEXT: Final = r"^\s*\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?\s*$"

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from spark.books.description import BookDescription, Description
 from spark.books.rows import usable
-from spark.finding import HALF, Case, findings
+from spark.finding import HALF, Case, findings, shown
 
 
 def unusable_rows(name: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
@@ -21,7 +21,7 @@ def unusable_rows(name: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
         where=f.col("problem").isNotNull() & f.coalesce("judged_row", f.lit(True)),
         detail=f.concat(
             f.lit(f"book {name}, key "),
-            f.coalesce("key", f.lit("unknown")),
+            f.coalesce(shown(f.col("key")), f.lit("unknown")),
             f.lit(": "),
             f.expr("substring(problem, instr(problem, ':') + 1)"),
         ),
@@ -74,7 +74,7 @@ def _of_times(description: Description, name: str, *, kind: str, severity: str, 
         detail=f.format_string(
             f"book {description.name}, column {column}: %d times {said}, the first of key %s: %s",
             f.col(f"{name}_rows"),
-            f.coalesce(f.col(f"{name}_first.key"), f.lit("unknown")),
+            f.coalesce(shown(f.col(f"{name}_first.key")), f.lit("unknown")),
             f.date_format(f.col(f"{name}_first.at"), "yyyy-MM-dd HH:mm:ss"),
         ),
         suggested_repair=repair,
@@ -87,7 +87,7 @@ def repeated_rows(name: str, by_key: DataFrame, seen_at: datetime) -> DataFrame:
         kind="repeated-key",
         severity="warning",
         where=f.col("judged_row") & (f.col("rows") > 1),
-        detail=f.format_string(f"book {name}, key %s: in %d rows", f.col("key"), f.col("rows")),
+        detail=f.format_string(f"book {name}, key %s: in %d rows", shown(f.col("key")), f.col("rows")),
         suggested_repair="find out which row is right; until then the key counts as committed when one row says so",
     )
     return findings(by_key, seen_at, repeated)
@@ -114,7 +114,7 @@ def repeated_messages(book: BookDescription, committed: DataFrame, seen_at: date
         severity="warning",
         where=f.col("times") > 1,
         about=HALF,
-        detail=f.format_string(f"book {book.name}, key %s: committed %d times", f.col("key"), f.col("times")),
+        detail=f.format_string(f"book {book.name}, key %s: committed %d times", shown(f.col("key")), f.col("times")),
         suggested_repair="a producer that retried after an unknown answer posted it again? tell the consumers",
     )
     with_key = committed.where(usable())

@@ -13,12 +13,15 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from spark.books.comparison import LONGEST_SHOWN
 from spark.books.description import BookError, describe
 from spark.books.loading import unreadable
 from spark.books.numbers import LONGEST
 from spark.books.rows import open_book
+from spark.finding import LONGEST_SHOWN
+from spark.keeping import keeping
 from spark.period import Period
+from spark.reconcile import _keep_book
+from tests.fix_findings import Quiet
 from tests.fix_shop import AT, BOOK, SCHEMA, Shop, compare, describe_text
 
 if TYPE_CHECKING:
@@ -152,6 +155,11 @@ def test_a_description_that_is_not_there(tmp_path: Path) -> None:
             ("status = 'cancelled'", "status"),
             "book orders: rolled_back_when: 'status' is string, expected true or false",
         ),
+        (
+            ("status = 'paid'", "count(*) > 0"),
+            r"book orders: committed_when: 'count\(\*\) > 0': it is of all rows together, as count and sum are",
+        ),
+        (("status = 'cancelled'", "explode(array(true))"), "book orders: rolled_back_when: .* generator is not supp"),
         (("orders.parquet", "none.parquet"), "book orders: cannot be read: .*none.parquet"),
         (('"parquet"', '"unheard-of"'), "book orders: cannot be read: .*unheard-of"),
     ],
@@ -190,6 +198,29 @@ def test_a_cell_that_is_not_of_its_type_is_named(spark: SparkSession, tmp_path: 
         book.rows.collect()
     said = str(unreadable(description, failed.value))
     assert said == "book tills: row 3, column 'amount': '12 EUR' is no decimal(10,2)"
+
+
+@pytest.mark.rule("R25")
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        ("1/0 > 0", "Division by zero"),
+        ("1/(amount - 12.50) > 0", "Division by zero"),
+        ("cast(status as int) > 0", 'The value \'paid\' of the type "STRING" cannot be cast to "INT"'),
+    ],
+)
+def test_a_condition_that_fails_on_a_row_is_named(
+    spark: SparkSession, tmp_path: Path, condition: str, says: str
+) -> None:
+    shop = Shop()
+    shop.row("A")
+    spark.createDataFrame(shop.rows, SCHEMA).write.parquet(str(tmp_path / "orders.parquet"))
+    book = open_book(spark, describe_text(tmp_path, BOOK.replace("status = 'cancelled'", condition)))
+    with keeping() as keep, pytest.raises(BookError) as failed:
+        _keep_book(book, keep, Quiet())
+    (line,) = str(failed.value).splitlines()
+    assert line.startswith(f"book orders: rolled_back_when: {condition!r}: [")
+    assert says in line
 
 
 @pytest.mark.rule("R20", "R25")
@@ -315,3 +346,21 @@ def test_of_a_long_value_its_beginning_is_shown(spark: SparkSession, tmp_path: P
     assert sorted(row["detail"] for row in found) == [
         f"book orders, key {key}: {said} {text} in the message" for key, text in zip("LS", shown, strict=True)
     ]
+
+
+@pytest.mark.rule("R20", "R25", "R30")
+def test_of_a_long_key_its_beginning_is_shown(spark: SparkSession, tmp_path: Path) -> None:
+    """Keys whose beginnings are the same are not one key."""
+    shop = Shop()
+    long = {end: f"{1_000_000 * 'k'}{end}" for end in "abcd"}
+    for key in (long["a"], long["b"], long["b"]):
+        shop.row(key)
+    shop.row(long["c"], at=None)
+    shop.row(long["d"], at=AT + timedelta(days=300))
+    spark.createDataFrame(shop.rows, SCHEMA).write.parquet(str(tmp_path / "orders.parquet"))
+    found = compare(spark, shop, describe_text(tmp_path, BOOK), Period())
+    beginning = f"{LONGEST_SHOWN * 'k'}... (1000001 characters)"
+    kinds = Counter(row["kind"] for row in found)
+    assert kinds == {"lost-message": 2, "repeated-key": 1, "unclear-row": 2}
+    assert {row["key"] for row in found} == {beginning, None}
+    assert all(beginning in row["detail"] and len(row["detail"]) < 2 * LONGEST_SHOWN for row in found)

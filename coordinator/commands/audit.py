@@ -40,6 +40,7 @@ def audit(
     form: Annotated[
         Format, typer.Option("--format", help="A table, or a JSON document a line, with all columns.")
     ] = Format.TABLE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one document a line, as --format json.")] = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -58,7 +59,7 @@ def audit(
     )
     with store(config, database_url, data_dir) as connection:
         lines = read(connection, wanted, limit)
-    if form is Format.JSON:
+    if as_json or form is Format.JSON:
         for line in lines:
             typer.echo(json.dumps(asdict(line), default=datetime.isoformat, ensure_ascii=True))
     else:

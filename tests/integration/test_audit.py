@@ -258,7 +258,9 @@ def test_the_command_prints_who_when_where_what_and_why(run: Run, database: Conn
     assert run("user", "add", "alice", "--without-password", "--reason", "a new colleague").exit_code == 0
     act_as(database, CAROL)
     permissions.grant(database, Grantee(user="alice"), [Verb.SEND], "orders")
-    lines = [json.loads(line) for line in run("audit", "--format", "json").stdout.splitlines()]
+    printed = run("audit", "--json").stdout
+    assert printed == run("audit", "--format", "json").stdout
+    lines = [json.loads(line) for line in printed.splitlines()]
     assert [(line["action"], line["subject"], line["reason"]) for line in lines] == [
         ("user-add", "alice", "a new colleague"),
         ("grant", "orders", "told to"),

@@ -35,6 +35,16 @@ _DEFAULTS: Final = {
     # else a time without a zone looks like one with it
     "jdbc": {"preferTimestampNTZ": "true"},
 }
+#: Of a JDBC book without ``driver``, by the beginning of its URL: Spark itself finds none in a jar that it was given.
+_DRIVERS: Final = {
+    "jdbc:postgresql:": "org.postgresql.Driver",
+    "jdbc:mysql:": "com.mysql.cj.jdbc.Driver",
+    "jdbc:mariadb:": "org.mariadb.jdbc.Driver",
+    "jdbc:oracle:": "oracle.jdbc.OracleDriver",
+    "jdbc:sqlserver:": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+}
+#: What Java says of other URLs.
+_NO_DRIVER: Final = "No suitable driver"
 #: The formats whose files are text.
 _WRITTEN: Final = ("csv", "json")
 #: The formats whose files have names for their columns, other than ``columns`` may say.
@@ -183,6 +193,9 @@ def unreadable(description: Description, error: PySparkException | Py4JJavaError
     why = fault or f"{_setting(description, error)}: {reason(error)}"
     if description.format == "csv" and _UNESCAPED in why:
         why = "a quote in a quoted cell is not written twice; options.escape says what else stands before it"
+    # of a class that is missing Java says the name
+    if description.format == "jdbc" and reason(error) in (_NO_DRIVER, *_options(description).values()):
+        why += "; name the jar of the driver in PYSPARK_SUBMIT_ARGS (--jars), and its class in options.driver"
     return BookError(f"book {description.name}: {why}")
 
 
@@ -213,7 +226,7 @@ def _first_line(text: str) -> str:
 
 
 def _options(description: Description) -> dict[str, str]:
-    given = description.options
+    given = dict(description.options)
     if description.format == "json":
         # as it is anyway; where it is said, Spark takes fractions for doubles
         given = {
@@ -221,6 +234,10 @@ def _options(description: Description) -> dict[str, str]:
             for name, said in given.items()
             if not (name.lower() in _ENCODINGS and said.strip().lower() in _OF_UTF_8)
         }
+    names = {name.lower(): said for name, said in given.items()}
+    if description.format == "jdbc" and "driver" not in names:
+        url = names.get("url", "").lower()
+        given |= next(({"driver": driver} for begin, driver in _DRIVERS.items() if url.startswith(begin)), {})
     return {**_DEFAULTS.get(description.format, {}), **given}
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from store.embedded.access import ROLE
 from store.embedded.running import running_url
 from tests.fix_application import Application, post
+from tests.fix_command import PATIENCE_SECONDS, environment
+from tests.fix_proxy import Proxy
 from tests.fix_service import Service
 from tests.fix_wire import Begin
 from tests.reconciling import run
@@ -63,3 +70,41 @@ def _all(session: Session, address: str, topic: str, application: Application, e
     for fail in (False, True):
         _discharge(session, address, application, fail=fail)
     end()
+
+
+@pytest.mark.rule("R20", "R25")
+def test_a_book_in_postgresql_needs_the_jar_of_its_driver_alone(
+    service: Service, address: str, orders_java_classpath: str, tmp_path: Path
+) -> None:
+    """As it is documented: a jar in the environment, and no class among the options."""
+    service.cli("address", "add", address)
+    (jar,) = Path(orders_java_classpath.rpartition(os.pathsep)[2]).parent.glob("postgresql-*.jar")
+    store = running_url(service.data_dir)
+    with closing(Proxy(store)) as proxy:  # the driver of Java knows no unix sockets
+        (tmp_path / "book.toml").write_text(
+            f"""
+name = "orders"
+format = "jdbc"
+addresses = ["{address}"]
+key = "id"
+message_key = "property:order-id"
+time = "at"
+committed_when = "true"
+grace = "0s"
+[options]
+url = "jdbc:postgresql://{proxy.url.rpartition("@")[2]}&user={ROLE}"
+query = "select 'A-1' as id, now() - interval '1 hour' as at"
+""",
+            "utf-8",
+        )
+        ran = subprocess.run(
+            [sys.executable, "-m", "coordinator", "reconcile", "--book", "book.toml", "--out", "out"],
+            cwd=tmp_path,
+            env=environment(COORDINATOR_DATABASE_URL=store, PYSPARK_SUBMIT_ARGS=f"--jars {jar} pyspark-shell"),
+            capture_output=True,
+            text=True,
+            timeout=5 * PATIENCE_SECONDS,
+            check=False,
+        )
+    assert ran.returncode == 1, ran.stderr
+    assert " 1 lost-message" in ran.stdout

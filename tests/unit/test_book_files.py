@@ -28,6 +28,8 @@ HEADER = "order_id,placed_at,status,amount,note"
 LINE = "a1,2026-03-01T00:00:00Z,paid,1.50,x"
 ORDER = {"order_id": "a1", "placed_at": "2026-03-01T00:00:00Z", "status": "paid", "amount": 1.5, "note": "x"}
 
+BLANKS = 'ignoreLeadingWhiteSpace = "true"\nignoreTrailingWhiteSpace = "true"'
+
 
 def _book(folder: Path, kind: str, columns: str | None = COLUMNS, options: str = "") -> Description:
     (folder / "book.toml").write_text(
@@ -251,3 +253,30 @@ def test_a_column_that_no_parquet_file_has_is_refused(spark: SparkSession, tmp_p
     spark.createDataFrame([], there).write.parquet(str(tmp_path / "rows"))
     with pytest.raises(BookError, match=r"book orders: committed_when: .*`status` cannot be resolved"):
         _rows(spark, _book(tmp_path, "parquet"))
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "says"),
+    [
+        ("jdbc:postgresql://127.0.0.1:1/books", "", "org.postgresql.Driver"),
+        ("jdbc:h2:./books", "", "No suitable driver"),
+        ("jdbc:postgresql://127.0.0.1:1/books", 'Driver = "no.such.Driver"', "no.such.Driver"),
+    ],
+)
+def test_a_driver_that_spark_does_not_have_is_said(
+    spark: SparkSession, tmp_path: Path, url: str, more: str, says: str
+) -> None:
+    book = _book(tmp_path, "jdbc", columns=None, options=f'url = "{url}"\ndbtable = "orders"\n{more}')
+    with pytest.raises(BookError) as failed:
+        open_book(spark, book)
+    what_to_do = "name the jar of the driver in PYSPARK_SUBMIT_ARGS (--jars), and its class in options.driver"
+    assert str(failed.value) == f"book orders: cannot be read: {says}; {what_to_do}"
+
+
+@pytest.mark.parametrize("options", ["", BLANKS])
+def test_blanks_around_a_key_are_of_it_unless_the_options_say_otherwise(
+    spark: SparkSession, tmp_path: Path, options: str
+) -> None:
+    (tmp_path / "rows").write_text(_lines(HEADER, f" {LINE}", LINE.replace("a1", "a1 ")), "utf-8")
+    read = [row.key for row in _rows(spark, _book(tmp_path, "csv", options=options))]
+    assert read == (["a1", "a1"] if options else [" a1", "a1 "])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -28,15 +27,14 @@ from store.tables import SCHEMA
 
 @contextmanager
 def credentials_file(url: str) -> Iterator[Path]:
-    """A file of mode 0600 with the database's URL, for the tasks; gone after the block."""
-    descriptor, name = tempfile.mkstemp(prefix="coordinator-")
-    path = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(url)
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+    """A file of mode 0600 with the database's URL, for the tasks on this machine. It is in memory alone, and goes with
+    the block or with this process, whatever ends that."""
+    descriptor = os.memfd_create("coordinator")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(url)
+        file.flush()
+        yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import subprocess
 import time
 import warnings
@@ -32,6 +33,11 @@ _AGAIN_SECONDS: Final = 0.02
 _MOST_SAID: Final = 1_000
 #: What Spark logs then; the error is of whatever used its context at that moment.
 _GIVEN_UP: Final = b"All masters are unresponsive! Giving up."
+#: What is to be said of a Java that could say nothing.
+_KILLED: Final = (
+    "it was killed (SIGKILL), as the system does where the memory of the machine, or of the container, is used up: give"
+    " that more, or Spark less (--memory)"
+)
 #: A line of a stack, or one that announces it.
 _STACK: Final = re.compile(
     r"\s+at |Driver stacktrace:|JVM stacktrace:|\s*\.\.\. \d+ more|An error occurred while calling "
@@ -168,7 +174,8 @@ def _failure(error: Exception, running: Running) -> str:
         running.told.seek(0)
         said = " ".join(running.told.read().decode("utf-8", "replace").split())
         when = "while it started" if gateway is None else f"in the middle, with status {process.returncode}"
-        return f"Java ended {when}: {said[:_MOST_SAID] or 'it said nothing'}"
+        nothing = _KILLED if process.returncode == -signal.SIGKILL else "it said nothing"
+        return f"Java ended {when}: {said[:_MOST_SAID] or nothing}"
     try:
         lines = str(error).splitlines()
     except Py4JError:

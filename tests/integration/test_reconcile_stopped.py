@@ -175,7 +175,12 @@ def test_a_java_that_is_killed_is_no_finding(lossy_store: str, tmp_path: Path) -
                 os.kill(pid, signal.SIGKILL)
         status, said, lines = running.end()
         assert (status, said) == (2, "")
-        assert lines[-1] == "error: Spark: Java ended in the middle, with status -9: it said nothing"
+        assert lines[-1].startswith(
+            "error: Spark: Java ended in the middle, with status -9: it was killed (SIGKILL), as"
+        )
+        assert lines[-1].endswith(
+            "memory of the machine, or of the container, is used up: give that more, or Spark less (--memory)"
+        )
         assert [line for line in lines[:-1] if not _PROGRESS.fullmatch(line)] == []
         assert list(running.temporary.iterdir()) == []
 
@@ -190,6 +195,8 @@ def test_a_folder_that_another_run_writes_into_is_refused(lossy_store: str, tmp_
         running.end(signal.SIGKILL)
         with output(running.out):
             assert list(running.out.iterdir()) == []
+        # folders are left, and no file with the URL
+        assert [each for each in running.temporary.iterdir() if each.is_file()] == []
 
 
 @pytest.mark.parametrize(

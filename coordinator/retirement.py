@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.errors import Condition, Refusal
-from coordinator.outcomes import FAILED, LOST, RELEASED, UNREAD
+from coordinator.outcomes import FAILED, LOST, RELEASED, UNREAD, Kind
 from coordinator.transitions import DECIDED, LINK_LOST, ROLLED_BACK, SENT
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Retiring(Protocol):
 
     default_outcome: Outcome | None
     departure: Departure
-    #: whether it has retired any delivery in a transaction
-    transactional: bool
+    #: whether its client has decided any delivery, in a transaction or in none; one that it released does not count
+    has_decided: bool
 
     def refuse(self, refusal: Refusal) -> None:
         """Detach the link."""
@@ -67,7 +67,9 @@ class Retirement:
             # enlisted: until the discharge a plain state can only settle the delivery
             entry.peer_settled = entry.peer_settled or settled
         elif outcome is not None or settled:
-            self._settlements.add(entry, outcome or link.default_outcome or RELEASED)
+            outcome = outcome or link.default_outcome or RELEASED
+            link.has_decided = link.has_decided or outcome.kind is not Kind.RELEASED
+            self._settlements.add(entry, outcome)
 
     def retire(
         self, link: Retiring, owner: Owner, entry: Entry, txn_id: bytes, outcome: Outcome | None, settled: bool
@@ -93,7 +95,7 @@ class Retirement:
             txn.refuse(refusal)  # a checkable one would stay undecided, and could be committed without the retirement
             txn.control.refuse(refusal)
         elif entry.state is not DECIDED:  # else it is settled outside transactions already
-            link.transactional = True
+            link.has_decided = True
             outcome = outcome or link.default_outcome or FAILED
             if txn.checkable:
                 txn.hold(entry, outcome, settled)
@@ -123,12 +125,13 @@ def _undecided(link: Retiring) -> tuple[Outcome, Outcome]:
 
     A client that leaves has worked on the first at most, and may have left the others unread, or not have them yet: to
     count them all, as Qpid JMS asks with the default-outcome that it names for each source, would use up the attempts
-    of messages that no application has seen. Where it works in transactions, their rollbacks have counted.
+    of messages that no application has seen. One that has decided others before has none in hand, as one that takes a
+    message, accepts it and leaves; if it has, the next link gets that as its first. Rollbacks have counted already.
     """
     if link.departure is Departure.LOST:
         return LOST, LOST
     named = link.default_outcome
     counts = named is None or named.delivery_failed
-    if link.departure is Departure.STOPPED or link.transactional or not counts:
+    if link.departure is Departure.STOPPED or link.has_decided or not counts:
         return RELEASED, RELEASED
     return LOST, UNREAD

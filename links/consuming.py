@@ -44,7 +44,7 @@ class Consuming(Outgoing):
         "_settling_makes_room",
         "_starved",
         "by_name",
-        "transactional",
+        "has_decided",
         "unsettled",
     )
 
@@ -62,7 +62,7 @@ class Consuming(Outgoing):
         super().__init__(connection, pointer, address, queue, honoured, lasts=lasts)
         self._group = group
         self.unsettled: dict[engine.Pointer, Entry] = {}
-        self.transactional = False
+        self.has_decided = False
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.limits.unsettled_per_link
         #: octets that all links of the connection have handed to the engine; with more this link stops

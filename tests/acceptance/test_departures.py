@@ -74,17 +74,51 @@ def test_what_waits_for_the_window_comes_back(begin: Begin, address: str) -> Non
     assert [(each.body, each.count) for each in session.receiver(address).take_many(10)] == [(it, 0) for it in bodies]
 
 
-def test_the_first_is_the_first_that_is_undecided(begin: Begin, address: str) -> None:
-    """The outcome of the one before it is on its way to the store."""
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        (Accepted(), [(b"2", 0), (b"3", 0)]),
+        (Rejected(), [(b"2", 0), (b"3", 0)]),
+        (_FAILED, [(b"1", 1), (b"2", 0), (b"3", 0)]),
+        (Released(), [(b"1", 0), (b"2", 1), (b"3", 0)]),
+    ],
+)
+def test_none_has_failed_of_a_client_that_has_decided_one(
+    begin: Begin, address: str, said: State, left: list[tuple[bytes, int]]
+) -> None:
+    """It has none in hand then, as one that takes a message, decides it and leaves, again and again. Of one that has
+    released some, the first that is undecided counts. The outcome is on its way to the store.
+    """
     session = begin()
     post(session, address, *_BODIES)
     consumer = session.receiver(address)
-    accepted, _, _ = consumer.take_many(3)
+    first, _, _ = consumer.take_many(3)
     with session.peer.at_once():
-        accepted.disposition(Accepted())
+        first.disposition(said)
         consumer.session.send(Detach(handle=consumer.handle, closed=True))
     session.sync()
-    assert [(each.body, each.count) for each in session.receiver(address).take_many(2)] == [(b"2", 1), (b"3", 0)]
+    after = session.receiver(address).take_many(len(left))
+    assert sorted((each.body, each.count) for each in after) == left
+
+
+def test_a_message_that_is_always_left_is_counted_when_it_is_the_first(begin: Begin, address: str) -> None:
+    """Behind one that was accepted it is not, but the next link gets it first."""
+    session = begin()
+    post(session, address, *_BODIES)
+    counts = []
+    for _ in range(3):
+        consumer = session.receiver(address)
+        first, _ = consumer.take_many(2)
+        if first.body == b"1":
+            first.disposition(Accepted())
+        consumer.detach()
+        counts.append(
+            [
+                (each.body, each.count)
+                for each in session.receiver(Source(address=address, distribution_mode="copy")).take_many(2)
+            ]
+        )
+    assert counts == [[(b"2", 0), (b"3", 0)], [(b"2", 1), (b"3", 0)], [(b"2", 2), (b"3", 0)]]
 
 
 @pytest.mark.rule("T28")

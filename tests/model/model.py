@@ -265,7 +265,7 @@ class Model:
             if isinstance(link, Receiver):  # D5
                 undecided = [each for each in link.deliveries if not each.done and each.txn is None]
                 first = others = Outcome.LOST
-                if departure is Departure.STOPPED or (departure is Departure.LEFT and link.transactional):
+                if departure is Departure.STOPPED or (departure is Departure.LEFT and link.has_decided):
                     first = others = Outcome.RELEASED
                 elif departure is Departure.LEFT:
                     others = Outcome.UNREAD
@@ -675,7 +675,9 @@ class Model:
         if step.outcome is Outcome.NONE and not step.settled:
             return
         each.closed = True
-        self._apply(each, Outcome.RELEASED if step.outcome is Outcome.NONE else step.outcome)
+        outcome = Outcome.RELEASED if step.outcome is Outcome.NONE else step.outcome
+        each.receiver.has_decided = each.receiver.has_decided or KIND[outcome] != "released"
+        self._apply(each, outcome)
 
     def _retire_in(self, each: Delivery, step: Retire) -> None:
         each.settled = each.closed = each.settled or step.settled
@@ -700,7 +702,7 @@ class Model:
         if each.txn is None:
             each.txn = txn
             txn.retired.append(each)
-            each.receiver.transactional = True
+            each.receiver.has_decided = True
         if txn.group is not None and txn.state == "active":
             if txn.op is not None:  # H5
                 txn.state, txn.refused = "rollback-only", ROLLBACK

@@ -128,8 +128,8 @@ class Sender(Link):
 class Receiver(Link):
     queue: int = 0
     deliveries: list[Delivery] = field(default_factory=list)
-    #: it has retired in a transaction
-    transactional: bool = False
+    #: it has retired in a transaction, or has decided in none
+    has_decided: bool = False
 
 
 @dataclass(eq=False)

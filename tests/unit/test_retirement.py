@@ -19,7 +19,7 @@ from coordinator.transitions import COMMITTING, ENLISTED, ROLLED_BACK, TxnState
 class Link:
     default_outcome: Outcome | None = RELEASED
     departure = Departure.LOST
-    transactional = False
+    has_decided = False
 
     def __init__(self) -> None:
         self.refusals: list[Refusal] = []

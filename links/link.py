@@ -265,18 +265,18 @@ class Refused(Link):
     def on_delivery(self, delivery: engine.Pointer) -> None:
         pointer = self.pointer
         if engine.link_is_receiver(pointer):
-            if delivery != engine.link_current(pointer):  # it was answered before all of it had come
-                return
-            while engine.link_recv(pointer, engine.message_buffer, engine.MESSAGE_ROOM) > 0:
-                pass
-            if not engine.delivery_partial(delivery):
+            # ``delivery`` may have been answered before all of it had come, and one before it may be there still
+            while (current := engine.link_current(pointer)) != engine.NULL:
+                while engine.link_recv(pointer, engine.message_buffer, engine.MESSAGE_ROOM) > 0:
+                    pass
+                if engine.delivery_partial(current):
+                    self.connection.incomplete += not self._incomplete
+                    self._incomplete = True
+                    break
                 engine.link_advance(pointer)
-                engine.discard(delivery)
+                engine.discard(current)
                 self.connection.mark()
                 self.lost()
-            elif not self._incomplete:
-                self._incomplete = True
-                self.connection.incomplete += 1
         elif self._looked.largest:
             self._room_for_state(delivery, self._looked.largest)
 

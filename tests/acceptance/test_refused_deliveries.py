@@ -10,10 +10,23 @@ import pytest
 
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
-from tests.wire.frames import Accepted, Disposition, Rejected, Released, Source, Target, TransactionalState
+from tests.wire.frames import (
+    SENDER,
+    Accepted,
+    Attach,
+    Detach,
+    Disposition,
+    Rejected,
+    Released,
+    Source,
+    Target,
+    TransactionalState,
+    Transfer,
+)
 from tests.wire.messages import data
 from tests.wire.peer import Session
 from tests.wire.queues import condition
+from tests.workers import Worker
 
 LARGEST = 100_000
 
@@ -155,3 +168,22 @@ def test_such_a_delivery_on_the_relay(begin: Begin) -> None:
     answer = relay.answer_to(relay.post(data(b"wrong"), message_format=7))
     assert refused(answer.state) == "amqp:not-implemented"
     assert relay.error == "amqp:not-implemented"
+
+
+@pytest.mark.rule("P14")
+def test_transfers_before_there_was_credit_are_not_kept(service: Service, begin: Begin, address: str) -> None:
+    """Those behind the one that ended its link."""
+    session = begin()
+    worker = Worker(service)
+    with session.peer.at_once():
+        session.send(
+            Attach(name="early", handle=0, role=SENDER, target=Target(address=address), initial_delivery_count=0)
+        )
+        for number in range(4000):  # 40 MB
+            post = Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number, message_format=0)
+            session.send(post, payload=data(b"x" * 10_000))
+    assert session.peer.wait(Detach).error.condition == "amqp:link:transfer-limit-exceeded"
+    session.flow(echo=True)
+    while not session.flows:
+        session.peer.step()
+    assert worker.peak < 16 << 20

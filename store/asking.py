@@ -19,6 +19,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 
 from store import leaves
+from store.backend import NONE
 from store.channels import ADDRESS, DECIDED, DUE, LINK, PERMISSION, READY, SOLE, USER
 from store.errors import Elsewhere, StoreError, StoreUnavailable
 from store.ids import moment_of
@@ -173,7 +174,7 @@ class Queries:
         #: while others wait, when the next of the line aside may be asked
         self._aside_from = 0.0
         self._busy = False
-        self._backend = 0
+        self._backend = NONE
         #: a question was under way when the connection was lost: its server process may still be at work on it
         self._doubtful = False
         #: callbacks of questions that are not asked again
@@ -225,7 +226,7 @@ class Queries:
         asked = self._next()
         if asked is not None:
             self._busy = True
-            self._backend = self._connection.backend_pid
+            self._backend = self._connection.backend
             if self._days.full:
                 self._connection.execute(b"deallocate", "deallocate all", (), self._deallocated)
                 return

@@ -16,6 +16,7 @@ import structlog
 from psycopg import pq
 
 from store import arrays
+from store.backend import BEGAN, read_all
 from store.errors import StoreError
 from store.libpq import Connection
 from store.loop import Loop
@@ -43,7 +44,7 @@ _BEAT = f"""with beat as (
            (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4)"""
 
 #: parameter: server processes. Those at work; one that waits for its client is not, as the octets do not come
-_AT_WORK = """select pid from pg_stat_activity
+_AT_WORK = f"""select pid, {BEGAN} from pg_stat_activity
      where pid = any($1::int4[]) and state = 'active' and wait_event_type is distinct from 'Client'"""
 
 
@@ -133,17 +134,16 @@ class Heartbeat:
         if not late:
             self._idle_questions.clear()
         elif self._connection.idle:
-            pids = [each.backend_pid for each, _ in late]
+            pids = [each.backend.pid for each, _ in late]
             self._connection.execute(b"at_work", _AT_WORK, [arrays.int4(pids)], lambda found: self._looked(late, found))
 
     def _looked(self, late: list[tuple[Connection, int]], answer: list[pq.abc.PGresult] | StoreError) -> None:
         if isinstance(answer, StoreError):
             log.error("cannot see what the server is at work on", error=str(answer))
             return
-        rows = answer[-1]
-        at_work = {int.from_bytes(rows.get_value(row, 0) or b"", "big") for row in range(rows.ntuples)}
+        at_work = read_all(answer[-1])
         before = self._idle_questions
-        self._idle_questions = {(each, number) for each, number in late if each.backend_pid not in at_work}
+        self._idle_questions = {(each, number) for each, number in late if each.backend not in at_work}
         for each, number in self._idle_questions & before:
             if each.overdue(OVERDUE_SECONDS) == number:
                 each.drop("no answer, and the server is not at work on one")

@@ -17,11 +17,12 @@ from typing import Protocol
 import structlog
 from psycopg import OperationalError, conninfo, pq
 
+from store import backend, timelines
 from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, error_of, not_connected
 from store.hosts import in_turn
 from store.loop import Loop
-from store.session import KEEPALIVE, SETTINGS
-from store.timelines import ASK, SEEN, Timeline, read, unfit
+from store.session import KEEPALIVE, OF_WORKERS
+from store.timelines import SEEN, Timeline, unfit
 
 log = structlog.get_logger(__name__)
 
@@ -32,16 +33,6 @@ STEADY_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 #: How often the log says that the database is still away.
 SAY_AGAIN_SECONDS = 30.0
-
-#: The server ends its process when our end of the connection is gone, even while that process waits for a lock: it may
-#: hold locks, and takes one of the server's connections. Limits of the role or the database for statements and locks do
-#: not apply.
-_SETUP = (
-    "set client_connection_check_interval = '5s'; "
-    + "".join(f"set tcp_{name.removeprefix('tcp_')} = {value}; " for name, value in KEEPALIVE.items())
-    + "set statement_timeout = 0; set lock_timeout = 0; set jit = off; "
-    + SETTINGS
-)
 
 _READ = select.EPOLLIN
 _BOTH = select.EPOLLIN | select.EPOLLOUT
@@ -75,7 +66,7 @@ class Connection:
         self._connect_seconds = connect_seconds
         self._loop = loop
         self._name = name
-        self._setup = f"{_SETUP}{setup}; {ASK}".encode()
+        self._setup = f"{OF_WORKERS}{setup}; {backend.ASK}; {timelines.ASK}".encode()
         self._owner = owner
         given = conninfo.make_conninfo(url, application_name=f"coordinator {name}", client_encoding="utf8", **KEEPALIVE)
         self._in_turn = [each.encode() for each in in_turn(given)]
@@ -101,6 +92,8 @@ class Connection:
         self._unreplicated = False
         #: where the server was when the connection was made; None: it does not say
         self._at: Timeline | None = None
+        #: the server's process; after a loss, the one that was lost until another connection is up
+        self.backend = backend.NONE
         self._closed = False
         self._prepared: set[bytes] = set()
         #: when the question under way was asked, or was last seen to go out further; and how many were asked so far
@@ -185,10 +178,11 @@ class Connection:
             self._gone(str(answer))
             return
         assert self._pg is not None
-        self._at = read(answer[-1].get_value(0, 0) or b"")
+        self._at = timelines.read(answer[-1].get_value(0, 0) or b"")
         if why := unfit(self._at, self._pg.host.decode(), self._pg.port.decode()):
             self._gone(why)
             return
+        self.backend = backend.read(answer[-3])
         self._attempts = 0
         if self._number > 1:
             log.info("database connected", connection=self._name, failures=self._failures)
@@ -288,10 +282,6 @@ class Connection:
             self.server_ended = True
             self._gone(f"another server has taken over, on timeline {above}")
         return bool(above)
-
-    @property
-    def backend_pid(self) -> int:
-        return self._pg.backend_pid if self._pg is not None else 0
 
     def execute(self, name: bytes, sql: str, parameters: Sequence[bytes | None], answer: Answer) -> None:
         """Run the prepared statement ``name`` (prepared first where this connection has not yet), binary both ways."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 from psycopg import pq
 
-from store import arrays
+from store.backend import BEGAN, Backend
 from store.errors import StoreError
 from store.libpq import Connection
 from store.loop import Loop
@@ -16,7 +16,8 @@ log = structlog.get_logger(__name__)
 
 _TERMINATE = (
     "select count(pg_terminate_backend(pid)) from pg_stat_activity "
-    "where pid = any($1::int4[]) and pid <> pg_backend_pid() and application_name = current_setting('application_name')"
+    f"where pid = $1::int4 and {BEGAN} = $2::int8 and pid <> pg_backend_pid() "
+    "and application_name = current_setting('application_name')"
 )
 
 LOOK_AGAIN_SECONDS = 0.05
@@ -32,15 +33,15 @@ class OldBackend:
         # A new connection that is lost, too, begins again: results of the earlier attempt do not count.
         self._attempt = 0
 
-    def end(self, pid: int, ended: Callable[[], None]) -> None:
-        """Call it when the new connection is idle; ``ended()`` is called once no process ``pid`` of ours is left.
+    def end(self, old: Backend, ended: Callable[[], None]) -> None:
+        """Call it when the new connection is idle; ``ended()`` is called once the process ``old`` of ours is gone.
 
         Until then the connection may not be used for anything else. If it is lost meanwhile, call ``end`` again.
         """
         self._attempt += 1
-        self._look(self._attempt, pid, ended)
+        self._look(self._attempt, old, ended)
 
-    def _look(self, attempt: int, pid: int, ended: Callable[[], None]) -> None:
+    def _look(self, attempt: int, old: Backend, ended: Callable[[], None]) -> None:
         if attempt != self._attempt or not self._connection.idle:
             return
 
@@ -53,6 +54,6 @@ class OldBackend:
                 return
             else:
                 wait = LOOK_AGAIN_SECONDS
-            self._loop.call_later(wait, lambda: self._look(attempt, pid, ended))
+            self._loop.call_later(wait, lambda: self._look(attempt, old, ended))
 
-        self._connection.execute(b"terminate", _TERMINATE, [arrays.int4([pid])], looked)
+        self._connection.execute(b"terminate", _TERMINATE, old.parameters, looked)

@@ -12,3 +12,12 @@ SETTINGS = AS_READ + "".join(
     f"select case when current_setting('{name}', true) is not null then set_config('{name}', '0', false) end; "
     for name in _NO_LIMITS
 )
+#: Of a worker's connections. The server ends its process when our end of the connection is gone, even while that
+#: process waits for a lock: it may hold locks, and takes one of the server's connections. Limits of the role or the
+#: database for statements and locks do not apply.
+OF_WORKERS = (
+    "set client_connection_check_interval = '5s'; "
+    + "".join(f"set tcp_{name.removeprefix('tcp_')} = {value}; " for name, value in KEEPALIVE.items())
+    + "set statement_timeout = 0; set lock_timeout = 0; set jit = off; "
+    + SETTINGS
+)

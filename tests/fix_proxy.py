@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -40,6 +41,8 @@ class Proxy:
             each.set()
         #: of what came from the client, seen before it is passed on
         self.on_request: Callable[[bytes], None] = lambda _: None
+        #: what came from the server is passed on as this makes it
+        self.on_reply: Callable[[bytes], bytes] = lambda octets: octets
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lead_to(self, url: str) -> None:
@@ -68,6 +71,11 @@ class Proxy:
         """From now on requests of new connections are taken piece by piece, with a pause after each."""
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 19)
         self.on_request = lambda _: time.sleep(seconds)
+
+    def pool(self) -> None:
+        """As a pooler does, new connections are told a number of their own in the place of the server process's."""
+        key = re.compile(rb"K\0\0\0\x0c.{8}", re.DOTALL)
+        self.on_reply = lambda octets: key.sub(b"K\0\0\0\x0c\x7f\xff\xff\xff\0\0\0\0", octets, count=1)
 
     def cut(self) -> None:
         """Cut every connection on both sides; octets that are held back are lost."""
@@ -136,6 +144,8 @@ class Proxy:
             while octets := source.recv(1 << 16):
                 if what == "requests":
                     self.on_request(octets)
+                else:
+                    octets = self.on_reply(octets)
                 self._passes[what].wait()
                 if wire in self._frozen:
                     continue

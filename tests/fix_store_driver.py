@@ -252,6 +252,13 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libpq, "LONGEST_RETRY_SECONDS", 0.005)
 
 
+@pytest.fixture(params=[False, True], ids=["direct", "pooled"])
+def pooled(request: pytest.FixtureRequest, proxy: Proxy) -> None:
+    """Once directly, once through what takes the place of a pooler."""
+    if request.param:
+        proxy.pool()
+
+
 @pytest.fixture
 def cuttable(proxy: Proxy, truth: Truth) -> Iterator[Store]:
     """A store whose wire can be cut."""

@@ -27,6 +27,7 @@ import structlog
 from psycopg import pq
 
 from store import arrays
+from store.backend import NONE
 from store.commit.batch import Batch
 from store.commit.large import Step
 from store.commit.parameters import parts_of
@@ -84,7 +85,7 @@ class GroupCommit:
         self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
         self._statements = Statements(self._connection, instance_id)
         self._under_way: Batch | None = None
-        self._backend = 0
+        self._backend = NONE
         self._old_backend = OldBackend(loop, self._connection)
         self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
         self._answering = False
@@ -237,7 +238,7 @@ class GroupCommit:
 
     def _send(self, batch: Batch) -> None:
         self._under_way = batch
-        self._backend = self._connection.backend_pid
+        self._backend = self._connection.backend
         self._sent += 1
         batch.number = self._sent
         try:

@@ -91,6 +91,7 @@ def _forget(asking: Asking) -> None:
 
 @pytest.mark.rule("P18")
 @pytest.mark.parametrize("give_up", [_release, _forget])
+@pytest.mark.usefixtures("pooled")
 def test_a_message_group_that_is_claimed_anew_stays_claimed(
     asking: Asking, proxy: Proxy, truth: Truth, database_url: str, give_up: Callable[[Asking], None]
 ) -> None:

@@ -50,7 +50,8 @@ def test_a_batch_that_was_lost_on_its_way_is_written_once(cuttable: Store, proxy
     assert truth.halves() == sorted(id_ for unit in store.heard for id_ in unit.ids)
 
 
-@pytest.mark.rule("T8", "H4")
+@pytest.mark.rule("T8", "H4", "F1")
+@pytest.mark.usefixtures("pooled")
 def test_a_server_process_that_is_still_at_work_is_ended_before_the_look(
     cuttable: Store, proxy: Proxy, truth: Truth, database_url: str
 ) -> None:
@@ -181,13 +182,13 @@ def test_a_warning_of_the_server_is_no_doubt(store: Store, truth: Truth) -> None
     )
     store.add(Post(store))
     store.settle()
-    connection = store.commit.connection.backend_pid
+    backend = store.commit.connection.backend
     units = [Post(store) for _ in range(3)]
     for unit in units:
         store.add(unit)
         store.settle()
     assert [unit.heard for unit in units] == [[None]] * 3
-    assert store.commit.connection.backend_pid == connection
+    assert store.commit.connection.backend == backend
 
 
 @pytest.mark.rule("T8")

@@ -169,11 +169,13 @@ def test_a_question_whose_connection_neither_answers_nor_closes_is_asked_again(
     assert asking.answers == [None, None]
 
 
-def test_a_slow_commit_keeps_its_connection(store: Store, truth: Truth, database_url: str) -> None:
+@pytest.mark.usefixtures("pooled")
+def test_a_slow_commit_keeps_its_connection(cuttable: Store, truth: Truth, database_url: str) -> None:
     """The server is at work on it: it waits for a lock, as it would for a slow disk."""
+    store = cuttable
     store.add(Post(store))
     store.settle()
-    backend = store.commit.connection.backend_pid
+    backend = store.commit.connection.backend
     unit = Post(store)
     with (
         beating(store.loop, database_url, store.commit.connection) as beats,
@@ -188,7 +190,7 @@ def test_a_slow_commit_keeps_its_connection(store: Store, truth: Truth, database
         blocker.rollback()
         store.settle()
     assert unit.heard == [None]
-    assert store.commit.connection.backend_pid == backend
+    assert store.commit.connection.backend == backend
 
 
 def test_a_batch_that_takes_long_to_transmit_keeps_its_connection(
@@ -200,13 +202,13 @@ def test_a_batch_that_takes_long_to_transmit_keeps_its_connection(
     with running(proxy.url) as store:
         store.add(Post(store))
         store.settle()
-        backend = store.commit.connection.backend_pid
+        backend = store.commit.connection.backend
         unit = Post(store, size=6 << 20)
         with beating(store.loop, database_url, store.commit.connection):
             store.add(unit)
             store.settle()
         assert unit.heard == [None]
-        assert store.commit.connection.backend_pid == backend
+        assert store.commit.connection.backend == backend
 
 
 def test_a_release_still_at_work_is_ended_before_it_is_asked_again(

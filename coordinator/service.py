@@ -92,12 +92,12 @@ class Service:
         self.permissions = Permissions(instance)
         self.stealing = Stealing(instance)
         self.checks = Checks(instance, self.decisions)
-        watched = (instance.commit.connection, instance.queries.connection, self.decisions.connection)
         self._heartbeat = Heartbeat(
             loop,
             url,
             instance.instance_id,
-            watched=watched,
+            watched=(instance.commit.connection, instance.queries.connection, self.decisions.connection),
+            waits_seconds=lambda: instance.commit.waits_seconds,
             beaten=lambda alive, peers: self._peers.beaten(alive, peers),
         )
         look = self._heartbeat.now

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import psycopg
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, case, func, select, text
 
 from store import migrations
 from store.embedded.running import runs_here
@@ -48,8 +48,8 @@ class Health:
     clock_ahead_seconds: float | None
     #: entries whose group does not exist: they are never delivered
     orphans: int
-    #: how long a batch of the service has waited for others' locks; None: none does for longer than some seconds, or
-    #: the role may not see it
+    #: how long a batch of the service has waited, for others' locks or over all its attempts; None: none does for
+    #: longer than some seconds
     commit_waits_seconds: float | None
     #: the sessions that hold it up, by process and application
     held_up_by: str | None
@@ -77,9 +77,12 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
     with boundary():
         alive = instance.c.ended_at.is_(None)
         silent = heartbeat.c.beaten_at < func.now() - timedelta(seconds=STALE_SECONDS)
+        late = case((heartbeat.c.commit_waits_seconds >= _LONG_SECONDS, heartbeat.c.commit_waits_seconds))
         instances = connection.execute(
             select(
-                func.count().filter(alive & ~silent).label("alive"), func.count().filter(alive & silent).label("silent")
+                func.count().filter(alive & ~silent).label("alive"),
+                func.count().filter(alive & silent).label("silent"),
+                func.max(late).filter(alive & ~silent).label("commit_waits"),
             ).select_from(instance.join(heartbeat))
         ).one()
         undecided = connection.execute(
@@ -123,7 +126,9 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
         clock_ahead_instance=None if ahead is None else ahead.instance_id,
         clock_ahead_seconds=None if ahead is None else float(ahead.seconds),
         orphans=int(orphans or 0),
-        commit_waits_seconds=waits.seconds,
+        commit_waits_seconds=max(
+            (each for each in (waits.seconds, instances.commit_waits) if each is not None), default=None
+        ),
         held_up_by=waits.by,
         free_percent=free * 100 // total if free is not None and total else None,
         free_bytes=free,

@@ -9,6 +9,7 @@ the connection is dropped and made anew, and its owner finds out whether the que
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Sequence
 
@@ -34,12 +35,15 @@ OVERDUE_SECONDS = 5.0
 RISK_SECONDS = STALE_SECONDS - LIMIT_SECONDS
 
 _TURN_SECONDS = 0.25
+_FLOAT4 = struct.Struct(">f").pack
 
-#: parameter: instance. Whether it still counts as alive, and how many others do
+#: parameters: instance, and how long its batch has waited. Whether it still counts as alive, and how many others do
 _BEAT = f"""with beat as (
-      insert into {SCHEMA}.heartbeat (instance_id)
-      select id from {SCHEMA}.instance where id = $1::int4 and ended_at is null
-      on conflict (instance_id) do update set beaten_at = now() returning instance_id)
+      insert into {SCHEMA}.heartbeat (instance_id, commit_waits_seconds)
+      select id, $2::float4 from {SCHEMA}.instance where id = $1::int4 and ended_at is null
+      on conflict (instance_id) do update
+        set beaten_at = now(), commit_waits_seconds = excluded.commit_waits_seconds
+      returning instance_id)
     select (select count(*) from beat),
            (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4)"""
 
@@ -49,8 +53,8 @@ _AT_WORK = f"""select pid, {BEGAN} from pg_stat_activity
 
 
 class Heartbeat:
-    """``beaten(alive, peers)`` is called after each beat: whether this instance still counts as alive, and how many
-    others live.
+    """``waits_seconds()``: how long the batch under way has waited, which each beat writes. ``beaten(alive, peers)`` is
+    called after each: whether this instance still counts as alive, and how many others live.
     """
 
     def __init__(
@@ -60,13 +64,17 @@ class Heartbeat:
         instance_id: int,
         *,
         watched: Sequence[Connection],
+        waits_seconds: Callable[[], float],
         beaten: Callable[[bool, int], None],
     ) -> None:
         self._loop = loop
-        self._parameters = [instance_id.to_bytes(4, "big")]
+        self._instance = instance_id.to_bytes(4, "big")
+        self._waits_seconds = waits_seconds
         self._watched = watched
         self._told = beaten
         self._connection = Connection(loop, url, f"heartbeat {instance_id}", "", self, connect_seconds=LIMIT_SECONDS)
+        #: a wait of more than a beat that the last beat has told: when it ends, the next beat is at once
+        self._long_wait = 0.0
         self._due = 0.0
         self._asked_at = 0.0
         self._last = time.monotonic()
@@ -102,7 +110,7 @@ class Heartbeat:
             each.drop_if_left_behind()
         if self._connection.overdue(LIMIT_SECONDS):
             self._connection.drop(f"no answer to the heartbeat within {LIMIT_SECONDS:g} s")
-        elif time.monotonic() >= self._due:
+        elif time.monotonic() >= self._due or self._waits_seconds() < self._long_wait:
             self._beat()
         if self.age > RISK_SECONDS and not self._warned:
             self._warned = True
@@ -112,7 +120,10 @@ class Heartbeat:
         if self._connection.idle:
             self._asked_at = time.monotonic()
             self._due = self._asked_at + BEAT_SECONDS
-            self._connection.execute(b"beat", _BEAT, self._parameters, self._beaten)
+            waits = self._waits_seconds()
+            self._long_wait = waits if waits >= BEAT_SECONDS else 0.0
+            parameters = [self._instance, _FLOAT4(waits)]
+            self._connection.execute(b"beat", _BEAT, parameters, self._beaten)
 
     def _beaten(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
         if isinstance(answer, StoreError):

@@ -83,6 +83,8 @@ class Connection:
         #: the failure that was logged last, and when
         self._said = ""
         self._said_at = 0.0
+        #: and the log does not say yet that it is up again
+        self._away_said = False
         #: since when the server has had no connection left for this one; 0: it is up, or away for another reason
         self._none_left_since = 0.0
         self._answer: Answer | None = None
@@ -184,11 +186,11 @@ class Connection:
             return
         self.backend = backend.read(answer[-3])
         self._attempts = 0
-        if self._number > 1:
+        if self._away_said:
+            self._away_said = False
             log.info("database connected", connection=self._name, failures=self._failures)
         self._up_since = time.monotonic()
         self._none_left_since = 0.0
-        self._said = ""
         self.up = True
         self._owner.connected()
 
@@ -219,6 +221,7 @@ class Connection:
             return
         if was_up and time.monotonic() - self._up_since >= STEADY_SECONDS:
             self._failures = 0
+            self._said = ""
         delay = min(FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10), LONGEST_RETRY_SECONDS)
         self._failures += 1
         self._say(why.strip().partition("\n")[0])
@@ -230,7 +233,7 @@ class Connection:
         """Log a failure when it is the first, when its reason changes, and once in a while."""
         now = time.monotonic()
         if why != self._said or now - self._said_at >= SAY_AGAIN_SECONDS:
-            self._said, self._said_at = why, now
+            self._said, self._said_at, self._away_said = why, now, True
             log.warning("database away", connection=self._name, why=why, failures=self._failures)
 
     def close(self) -> None:

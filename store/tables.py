@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     DDL,
+    REAL,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -527,6 +528,8 @@ heartbeat = Table(
     # all versions that the beats have left.
     Column("instance_id", Integer, ForeignKey(instance.c.id, ondelete="CASCADE"), primary_key=True),
     Column("beaten_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # Of the batch that was under way then, over all its attempts; 0: none was. Null: an earlier version beats.
+    Column("commit_waits_seconds", REAL),
 )
 
 batch_mark = Table(

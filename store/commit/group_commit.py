@@ -86,6 +86,7 @@ class GroupCommit:
         self._statements = Statements(self._connection, instance_id)
         self._under_way: Batch | None = None
         self._backend = NONE
+        self._looked_up = 0.0  # when the batch was begun that the log told last as in doubt
         self._old_backend = OldBackend(loop, self._connection)
         self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
         self._answering = False
@@ -365,7 +366,9 @@ class GroupCommit:
                 self._look_again(answer)
                 return
             committed = answer[-1].get_value(0, 0) == b"\x01"
-            log.warning("batch in doubt looked up", committed=committed, units=len(batch.units))
+            if committed or self._looked_up != batch.begun:
+                log.warning("batch in doubt looked up", committed=committed, units=len(batch.units))
+            self._looked_up = batch.begun
             if committed:
                 self._connection.execute(_FLUSH.name, _FLUSH.sql, _FLUSH.parameters, flushed)
             else:

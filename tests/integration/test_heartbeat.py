@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
 import pytest
+from sqlalchemy import Connection as Database
+from structlog.testing import capture_logs
 
-from store import heartbeat
+from store import health, heartbeat
 from store.commit import parts
 from store.heartbeat import Heartbeat
 from store.libpq import Connection
@@ -29,9 +31,13 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def beating(loop: EpollLoop, url: str, *watched: Connection) -> Iterator[list[tuple[bool, int]]]:
+def beating(
+    loop: EpollLoop, url: str, *watched: Connection, waits_seconds: Callable[[], float] = lambda: 0.0
+) -> Iterator[list[tuple[bool, int]]]:
     beats: list[tuple[bool, int]] = []
-    heart = Heartbeat(loop, url, ME, watched=watched, beaten=lambda *beat: beats.append(beat))
+    heart = Heartbeat(
+        loop, url, ME, watched=watched, waits_seconds=waits_seconds, beaten=lambda *beat: beats.append(beat)
+    )
     heart.start()
     try:
         yield beats
@@ -107,7 +113,7 @@ def test_what_a_batch_asks_of_its_instance_costs_the_same_while_a_snapshot_is_he
     """Neither beats nor batches leave versions of the row that each batch looks for."""
     store.add(post := Post(store))
     store.settle()
-    beat = heartbeat._BEAT.replace("$1", str(ME))
+    beat = heartbeat._BEAT.replace("$1", str(ME)).replace("$2", "0")
     asked = f"explain (analyze, buffers, timing off, format json) {parts._ALIVE.format(me=ME)}"
 
     def pages() -> int:
@@ -191,6 +197,36 @@ def test_a_slow_commit_keeps_its_connection(cuttable: Store, truth: Truth, datab
         store.settle()
     assert unit.heard == [None]
     assert store.commit.connection.backend == backend
+
+
+@pytest.mark.rule("H19")
+def test_a_batch_that_loses_each_connection_is_told_as_one_that_waits(
+    store: Store, truth: Truth, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No session is at it for long: on a full disk each attempt ends at once. The log says it once, not each second."""
+    monkeypatch.setattr(health, "_LONG_SECONDS", 1)
+    truth.run(
+        f"""create function public.fails() returns trigger language plpgsql as $$
+            begin raise exception 'no space left' using errcode = '53100'; end $$;
+            create trigger fails before insert on {SCHEMA}.half for each row execute function public.fails()"""
+    )
+    unit = Post(store)
+    with (
+        capture_logs() as lines,
+        beating(store.loop, database_url, waits_seconds=lambda: store.commit.waits_seconds) as beats,
+    ):
+        store.add(unit)
+        store.loop.run_for(4)
+        waits = health.look(database).commit_waits_seconds
+        assert waits is not None
+        assert 3 < waits < 6
+        truth.run(f"drop trigger fails on {SCHEMA}.half")
+        store.settle()
+        beats.clear()
+        store.loop.run_until(lambda: len(beats) > 1)
+        assert health.look(database).commit_waits_seconds is None
+    assert unit.heard == [None]
+    assert [line["event"] for line in lines] == ["database away", "database connected", "batch in doubt looked up"]
 
 
 def test_a_batch_that_takes_long_to_transmit_keeps_its_connection(

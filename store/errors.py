@@ -215,6 +215,12 @@ def error_of(result: psycopg.pq.abc.PGresult) -> StoreError:
     field = result.error_field
     state = field(psycopg.pq.DiagnosticField.SQLSTATE) or b""
     constraint = field(psycopg.pq.DiagnosticField.CONSTRAINT_NAME) or b""
+    if state.decode() == LACKS_PERMISSION:
+        # the one text of the server that is repeated: no field has the name, and it is that of a table or function
+        said = field(psycopg.pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+        if found := re.fullmatch(r"permission denied for (\w+ \w+)", said.decode(errors="replace")):
+            lacks = f"the database's role lacks a permission for {found[1]} (SQLSTATE {LACKS_PERMISSION})"
+            return StoreUnavailable(lacks, sqlstate=LACKS_PERMISSION)
     return from_sqlstate(state.decode(), constraint.decode() or None)
 
 
@@ -262,6 +268,12 @@ _NOT_CONNECTED: tuple[tuple[str, str, str | None], ...] = (
     (r"no password supplied", "the database asks for a password, and none is given", "28P01"),
     (r"password authentication failed", "the database refuses the password, or knows no such user", "28P01"),
     (r"no pg_hba.conf entry", "the database refuses the log-in: no line of its pg_hba.conf allows it", "28000"),
+    (
+        r"pg_hba.conf rejects",
+        "the database refuses the log-in: a line of its pg_hba.conf rejects it",
+        "28000",
+    ),
+    (r"is not permitted to log in", "the database refuses the log-in: the user may not log in", "28000"),
     (r"authentication failed", "the database refuses the log-in", "28000"),
     (r'role ".*" does not exist', "the database knows no such user", "28000"),
     (r'database ".*" does not exist', "there is no database of that name", "3D000"),

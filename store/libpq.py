@@ -195,7 +195,8 @@ class Connection:
         self._owner.connected()
 
     def _not_made(self, pg: pq.abc.PGconn) -> None:
-        error = not_connected(pg.get_error_message())
+        # whole: psycopg's own reading of it leaves the server's FATAL out
+        error = not_connected(pg.error_message.decode(errors="replace"))
         if error.sqlstate != NONE_LEFT:
             self._none_left_since = 0.0
         elif not self._none_left_since:

@@ -148,6 +148,7 @@ LACKS_PERMISSION = "42501"
 #: The server, its database or the role may have no more connections.
 NONE_LEFT = "53300"
 ONLY_READS = "25006"
+_NO_SESSION = "prepared statements are another session's: a pooler in front of the server has to be in session mode"
 
 _STATES: dict[str, tuple[type[StoreError], str]] = {
     "CO001": (NotLeased, "an entry is not leased to this instance any more"),
@@ -170,6 +171,8 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "57P02": (StoreUnavailable, "the database has crashed and is restarting"),
     "57P03": (StoreUnavailable, "the database is starting or closing"),
     ONLY_READS: (StoreUnavailable, "the database only reads: a standby, or a role or database set to read only"),
+    "26000": (StoreUnavailable, _NO_SESSION),
+    "42P05": (StoreUnavailable, _NO_SESSION),
     "40001": (Contended, "undone: serialization failure"),
     "40P01": (Contended, "undone: deadlock"),
     "55P03": (Locked, "another session holds a lock for too long"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
+from store.database import Patience, connected
 from store.embedded.programs import OLDEST_MAJOR
 from store.errors import StoreError, StoreUnavailable, boundary
 
@@ -15,6 +16,22 @@ BESIDE = 4
 
 def connections_needed(workers: int) -> int:
     return workers * PER_WORKER + BESIDE
+
+
+def check_sessions(connection: Connection, url: str, patience: Patience) -> None:
+    """:raises StoreError: when SQL transactions of one connection are in sessions of several."""
+    ask = text("select pg_backend_pid()")
+    with boundary(), connected(url, patience=patience) as other:
+        mine = connection.scalar(ask)
+        connection.rollback()
+        # A pooler lends what was given back last, or another where someone has that.
+        others = other.scalar(ask)
+        still_mine = connection.scalar(ask)
+        connection.rollback()
+    if others == mine or still_mine != mine:
+        raise StoreError(
+            "a pooler in front of the server lends a session for each SQL transaction: it has to be in session mode"
+        )
 
 
 def check_room(connection: Connection, workers: int) -> None:

@@ -34,7 +34,7 @@ from store.embedded.folder import default_data_dir
 from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
 from store.processes import gone
-from store.room import check_room, connections_needed
+from store.room import check_room, check_sessions, connections_needed
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -131,6 +131,7 @@ class Supervisor:
             self._owner_url = self._database_url = check_url(given.get_secret_value())
             with self._interruptible(), connected(self._database_url, patience=_START_PATIENCE) as connection:
                 migrations.check(connection)
+                check_sessions(connection, self._database_url, _START_PATIENCE)
                 check_room(connection, self._settings.workers)
             _log.info("database found", place=place(self._database_url))
         with self._interruptible():

@@ -21,6 +21,7 @@ import pytest
 
 from store.embedded.server import EmbeddedServer
 from store.tables import SCHEMA
+from tests.fix_pooler import Pooler
 from tests.fix_postgres import log_in
 from tests.fix_service import PATIENCE, REPOSITORY
 
@@ -127,6 +128,12 @@ def test_no_connection_is_left(own_server: tuple[EmbeddedServer, str]) -> None:
         log_in(connection, "me", "trust")
     reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", _with(url, "me"), status=1)
     assert "CONNECTION LIMIT" in reason
+
+
+def test_a_pooler_that_lends_sessions_for_one_transaction(pooler: Pooler) -> None:
+    """The workers would have no session of their own: no prepared statement, no notice, no setting that stays."""
+    reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", pooler.url, status=2)
+    assert "has to be in session mode" in reason
 
 
 def test_its_own_server_does_not_start(folder: Path) -> None:

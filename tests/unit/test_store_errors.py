@@ -33,6 +33,8 @@ from store.errors import DatabaseUrlInvalid
         ("58030", None, errors.StoreInTrouble),
         ("XX001", None, errors.StoreInTrouble),
         ("54000", None, errors.StoreFault),
+        ("26000", None, errors.StoreUnavailable),
+        ("42P05", None, errors.StoreUnavailable),
         ("40P01", None, errors.Contended),
         ("55P03", None, errors.Locked),
         ("22001", None, errors.StoreFault),

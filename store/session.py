@@ -8,9 +8,15 @@ from store.schema import AS_READ
 KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15000}
 #: Limits that would end a session which waits for work, or work that takes long. A server may be too old to have one.
 _NO_LIMITS = ("idle_session_timeout", "transaction_timeout")
-SETTINGS = AS_READ + "".join(
-    f"select case when current_setting('{name}', true) is not null then set_config('{name}', '0', false) end; "
-    for name in _NO_LIMITS
+#: A transaction that is serializable may be undone by any other, and one that is deferrable may wait for all others.
+_TRANSACTIONS = "set default_transaction_isolation = 'read committed'; set default_transaction_deferrable = off; "
+SETTINGS = (
+    AS_READ
+    + _TRANSACTIONS
+    + "".join(
+        f"select case when current_setting('{name}', true) is not null then set_config('{name}', '0', false) end; "
+        for name in _NO_LIMITS
+    )
 )
 #: Of a worker's connections. The server ends its process when our end of the connection is gone, even while that
 #: process waits for a lock: it may hold locks, and takes one of the server's connections. Limits of the role or the

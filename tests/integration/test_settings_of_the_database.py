@@ -65,6 +65,16 @@ def test_moments_are_read_whatever_the_environment_says(
     assert _asked(database_url, "select now()::date::text") == [(f"{moment:%Y-%m-%d}",)]
 
 
+def test_transactions_are_of_one_kind_whatever_the_database_says(database_url: str) -> None:
+    """A batch that is serializable may be undone by any that is at work beside it."""
+    for name, value in (("isolation", "serializable"), ("deferrable", "on")):
+        _set(database_url, f"default_transaction_{name}", value)
+    kind = "select current_setting('transaction_isolation'), current_setting('transaction_deferrable')"
+    assert _asked(database_url, kind) == [("read committed", "off")]
+    with connected(database_url) as connection:
+        assert tuple(connection.execute(text(kind)).one()) == ("read committed", "off")
+
+
 def test_values_are_read_whatever_the_database_says(german_url: str) -> None:
     values = "timestamptz '2026-01-02 03:04:05Z' at time zone 'UTC', interval '90 s', 0.123456789012::float8"
     with connected(german_url) as connection:

@@ -39,7 +39,7 @@ from spark.reading import Store, credentials_of_tasks, local
 from spark.report import BookTotals, Run, write_report
 from spark.results import write_findings
 from spark.slices import weigher_of
-from spark.snapshot import Snapshot, exported_snapshot, read_error, store_bytes
+from spark.snapshot import SMALL_BYTES, Snapshot, exported_snapshot, read_error, store_bytes
 from spark.source import HalfOpSource
 from spark.survey import Survey, Tables
 
@@ -51,6 +51,8 @@ _COLUMNS: Final = {
 }
 #: Of the store's large tables as PostgreSQL has them; a task aggregates and joins so much in some hundred megabytes.
 _BYTES_PER_TASK: Final = 48 * 1024 * 1024
+#: Of a book, whose rows are compared as the store's halves are.
+_BYTES_PER_ROW: Final = 200
 
 #: A file of the archive takes so many times its size as a table.
 _UNPACKED: Final = 4
@@ -125,7 +127,7 @@ def report(run: Run, out: Path, fail_on: str, steps: Steps) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """What was read, and ``rows`` of each table."""
+    """What was read, ``rows`` of each table, and of how many ``bytes`` the store is."""
 
     snapshot: Snapshot
     period: Period
@@ -134,6 +136,7 @@ class _Read:
     books: list[Messages]
     inbox: Inbox | None
     rows: dict[str, int]
+    bytes: int
 
     @property
     def total(self) -> int:
@@ -160,6 +163,8 @@ class _Comparison:
         for each in read.books:
             self._steps.stage(f"comparing book {each.book.name}")
             rows = each.book.rows.count()
+            size = rows * _BYTES_PER_ROW
+            _fit(self._spark, max(read.bytes, size), small=read.tables.small and size <= SMALL_BYTES)
             if each.groups is not None:
                 compared, differences = self._consumed(each)
                 most = rows + compared
@@ -208,11 +213,9 @@ class _Comparison:
         return each.picked.where("judged").count(), most, found
 
 
-def _fit(spark: SparkSession, store: Store) -> None:
-    """Choose plans for the size of the store, and how it is read: a small one takes its time for planning, compiling
-    and starting tasks."""
-    small = store.small
-    partitions = 1 if small else max(spark.sparkContext.defaultParallelism, store.bytes // _BYTES_PER_TASK)
+def _fit(spark: SparkSession, size: int, *, small: bool) -> None:
+    """Choose plans for ``size`` octets: what is small takes its time for planning, compiling and starting tasks."""
+    partitions = 1 if small else max(spark.sparkContext.defaultParallelism, size // _BYTES_PER_TASK)
     settings = {
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.codegen.wholeStage": str(not small).lower(),
@@ -221,9 +224,6 @@ def _fit(spark: SparkSession, store: Store) -> None:
     }
     for name, value in settings.items():
         spark.conf.set(name, value)
-    if not small:
-        # the first one that a session gets starts a Python, which looks for others: a second of processor time
-        spark.dataSource.register(HalfOpSource)
 
 
 def _keep_book(book: Book, keep: Keep, steps: Steps) -> Book:
@@ -272,7 +272,7 @@ def _read(
             spark=spark, snapshot=snapshot, period=period, credentials=credentials, bytes=size, archive=archive
         )
         extent = store.extent()
-        _fit(spark, store)
+        _fit(spark, size, small=store.small)
         with _reading_tables(store, keep, steps, sum(rows.values())) as (frames, counts):
             halves = ledger.halves(frames["half"], period)
             tables = Tables(
@@ -292,7 +292,9 @@ def _read(
         own = open_inbox(store, directory) if inbox else None
         if own is not None:
             of_books.append(picking.of_consumers(_keep_book(own.book, keep, steps), own.begins))
-    return _Read(snapshot=snapshot, period=period, tables=tables, survey=survey, books=of_books, inbox=own, rows=rows)
+    return _Read(
+        snapshot=snapshot, period=period, tables=tables, survey=survey, books=of_books, inbox=own, rows=rows, bytes=size
+    )
 
 
 @contextmanager
@@ -303,6 +305,9 @@ def _reading_tables(
     rows each has. ``before``: rows that were read before them."""
     frames: dict[str, DataFrame] = {}
     counts: dict[str, int] = {}
+    if not store.small:
+        # the first one that a session gets starts a Python, which looks for others: a second of processor time
+        store.spark.dataSource.register(HalfOpSource)
     with aside(store.spark, len(_COLUMNS)) as threads:
         counting: dict[str, Future[int]] = {}
         for name, columns in _COLUMNS.items():

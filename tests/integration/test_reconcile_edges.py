@@ -42,6 +42,22 @@ options.path = "shop.parquet"
 """
 
 
+@pytest.mark.rule("R20", "R36")
+def test_a_large_book_beside_a_small_store_is_compared_as_what_is_large(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    """By all processors, and by plans that are compiled; the store itself is read and looked at as a small one."""
+    StoreRows(seed=23).healthy(20).write(database_url)
+    times = spark.range(100_000).selectExpr("concat('K', id) id", "timestamp'2026-01-01' at")
+    times.write.parquet(str(tmp_path / "shop.parquet"))
+    (tmp_path / "book.toml").write_text(BOOK, "utf-8")
+    names = ("spark.sql.shuffle.partitions", "spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
+    large, small = ("2", "true", "FALLBACK"), ("1", "false", "NO_CODEGEN")
+    for books, expected in (([describe(tmp_path / "book.toml")], large), ([], small)):
+        run(spark, database_url, tmp_path / "out", Period(since=NOW), books)
+        assert tuple(spark.conf.get(name) for name in names) == expected
+
+
 @pytest.mark.rule("R20", "R21", "R25")
 def test_a_book_without_grace_up_to_a_moment(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
     """No row is torn from its message at the edge, in either direction; what is before the edge is judged."""

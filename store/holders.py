@@ -20,6 +20,10 @@ _HELD_UP = text(
               as by"""
 )
 
+_WAIT_FOR_STANDBY = text(
+    "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'SyncRep'"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldUp:
@@ -39,3 +43,13 @@ def held_up(connection: Connection, session: str, seconds: float) -> HeldUp:
         row = connection.execute(_HELD_UP, {"session": session, "seconds": seconds}).one()
         connection.rollback()
     return HeldUp(seconds=None if row.seconds is None else float(row.seconds), of_what=row.of_what, by=row.by)
+
+
+def waiting_for_standby(connection: Connection) -> int:
+    """Sessions of the database whose commit, with its locks, waits for a synchronous standby; as far as the role may
+    see them.
+    """
+    with boundary():
+        found = connection.scalar(_WAIT_FOR_STANDBY)
+        connection.rollback()
+    return int(found or 0)

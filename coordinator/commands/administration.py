@@ -148,7 +148,7 @@ def store(
     person = actor(reason)
     from store import audit, migrations
     from store.database import BRIEF, COUNTING, ENDLESS, connected
-    from store.errors import DatabaseUrlInvalid, StoreError
+    from store.errors import DatabaseUrlInvalid, Locked, StoreError
 
     patience = {"brief": BRIEF, "counting": COUNTING, "long": ENDLESS}[work]
     try:
@@ -159,8 +159,25 @@ def store(
             yield connection
     except DatabaseUrlInvalid as error:
         fail(str(error), 2)
+    except Locked as error:
+        fail(f"{error}{_standby_of(url)}", status)
     except StoreError as error:
         fail(str(error), status)
+
+
+def _standby_of(url: str) -> str:
+    """What there is to say of those that hold locks while their commits wait for a standby."""
+    from store.database import BRIEF, connected
+    from store.errors import StoreError
+    from store.holders import waiting_for_standby
+
+    try:
+        with connected(url, application_name="coordinator command", patience=BRIEF) as connection:
+            count = waiting_for_standby(connection)
+    except StoreError:
+        return ""
+    sessions = "1 session of this database waits" if count == 1 else f"{count} sessions of this database wait"
+    return f"; {sessions} to commit until a synchronous standby answers" if count else ""
 
 
 @contextmanager

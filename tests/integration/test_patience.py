@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from store.errors import Contended, StoreUnavailable
 from tests.fix_command import PATIENCE_SECONDS, Command
 from tests.fix_postgres import signal_server
 from tests.fix_proxy import Proxy
+from tests.fix_store_driver import Truth, let_commits_wait
 
 _TABLES = "coordinator.op, coordinator.address, coordinator.half, coordinator.txn, coordinator.entry"
 _COMMANDS = {
@@ -49,6 +51,31 @@ def test_a_lock_of_another_session_ends_a_command(command: Command, database_url
         (line,) = ended[each].stderr.splitlines()
         assert line.startswith("error: ")
         assert "another" in line, (each, line)
+
+
+def test_a_lock_of_a_commit_that_waits_for_a_standby_is_told_as_that(
+    command: Command, own_server: tuple[EmbeddedServer, str]
+) -> None:
+    _, url = own_server
+
+    def commit() -> None:
+        with psycopg.connect(url) as other:
+            other.execute(b"lock table coordinator.address in access exclusive mode")
+            other.execute(b"select pg_logical_emit_message(true, 'held', '')")
+
+    with closing(Truth(url)) as truth, ThreadPoolExecutor(1) as beside:
+        let_commits_wait(truth, url)
+        held = beside.submit(commit)
+        try:
+            done = command("address", "add", "orders", "--database-url", url)
+        finally:
+            truth.run("alter system reset synchronous_standby_names")
+            truth.run("select pg_reload_conf()")
+        held.result(PATIENCE_SECONDS)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: another session holds a lock for too long (SQLSTATE 55P03); ")
+    assert line.endswith("1 session of this database waits to commit until a synchronous standby answers")
 
 
 @pytest.mark.parametrize(

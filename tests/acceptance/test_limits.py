@@ -180,13 +180,10 @@ def test_refused_links_that_are_never_detached(begin: Begin, address: str) -> No
 
 @pytest.mark.rule("P5", "P14")
 def test_more_transfers_than_credit(begin: Begin, address: str) -> None:
-    """Part 2, section 2.6.7: 40 in one go for a credit of 10: the link ends, and what came beyond the credit, but for the
-    first, is not taken. Other links go on.
-    """
-    session, other = begin(), begin()
-    sender = session.sender(address)
+    """Part 2, section 2.6.7: 40 in one go for a credit of 10: the link ends with the first beyond it; others go on."""
+    other, sender = begin(), begin().sender(address)
     transfers = [Transfer(handle=0, delivery_id=n, delivery_tag=b"%d" % n, message_format=0) for n in range(40)]
-    session.peer.send_octets(b"".join(frame(transfer, payload=data(b"x")) for transfer in transfers))
+    sender.session.peer.send_octets(b"".join(frame(transfer, payload=data(b"x")) for transfer in transfers))
     assert sender.error == "amqp:link:transfer-limit-exceeded"
     assert len(other.receiver(address).bodies()) <= 11
     assert other.sender(address).outcome(data(b"x")) == Accepted()

@@ -50,7 +50,7 @@ def test_a_batch_that_was_lost_on_its_way_is_written_once(cuttable: Store, proxy
     assert truth.halves() == sorted(id_ for unit in store.heard for id_ in unit.ids)
 
 
-@pytest.mark.rule("T8", "H4", "F1")
+@pytest.mark.rule("T8", "T11", "H4")
 @pytest.mark.usefixtures("pooled")
 def test_a_server_process_that_is_still_at_work_is_ended_before_the_look(
     cuttable: Store, proxy: Proxy, truth: Truth, database_url: str

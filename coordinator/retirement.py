@@ -7,6 +7,7 @@ decision of its transaction; until then the delivery is enlisted, or its outcome
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from coordinator.outcomes import Outcome
     from coordinator.registry import Registry
     from coordinator.settlements import Settlements
+
+#: How often in a row a delivery is forgiven that is the first undecided of a link that has decided others.
+MOST_FORGIVEN = 3
+#: Deliveries of which it is known how often they were.
+MOST_REMEMBERED = 10_000
 
 
 class Departure(Enum):
@@ -60,6 +66,8 @@ class Retirement:
     def __init__(self, registry: Registry, settlements: Settlements) -> None:
         self._registry = registry
         self._settlements = settlements
+        #: by group and entry, how often it was forgiven in a row; the oldest are forgotten first
+        self._forgiven: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def settle(self, link: Retiring, entry: Entry, outcome: Outcome | None, settled: bool) -> None:
         """A plain state. ``outcome``: None where the state is none; ``settled``: the peer has settled the delivery."""
@@ -115,9 +123,24 @@ class Retirement:
         outcome, others = _undecided(link)
         for entry in entries:
             sent = entry.state is SENT
+            if sent and link.has_decided and outcome is not others and self._forgives(entry):
+                outcome = others
             self._settlements.add(entry, outcome, LINK_LOST)
             if sent:
                 outcome = others
+
+    def _forgives(self, entry: Entry) -> bool:
+        """Whether the first that a link leaves, which has decided others, does not count. One that its consumers leave
+        again and again, each behind another that they decide, counts in the end.
+        """
+        key = (entry.queue.group_id, entry.id)
+        times = self._forgiven.pop(key, 0)
+        if times == MOST_FORGIVEN:
+            return False
+        self._forgiven[key] = times + 1
+        if len(self._forgiven) > MOST_REMEMBERED:
+            self._forgiven.popitem(last=False)
+        return True
 
 
 def _undecided(link: Retiring) -> tuple[Outcome, Outcome]:
@@ -125,13 +148,13 @@ def _undecided(link: Retiring) -> tuple[Outcome, Outcome]:
 
     A client that leaves has worked on the first at most, and may have left the others unread, or not have them yet: to
     count them all, as Qpid JMS asks with the default-outcome that it names for each source, would use up the attempts
-    of messages that no application has seen. One that has decided others before has none in hand, as one that takes a
-    message, accepts it and leaves; if it has, the next link gets that as its first. Rollbacks have counted already.
+    of messages that no application has seen. One that has decided others before may have none in hand, as one that
+    takes a message, accepts it and leaves: then the first is forgiven, some times in a row.
     """
     if link.departure is Departure.LOST:
         return LOST, LOST
     named = link.default_outcome
     counts = named is None or named.delivery_failed
-    if link.departure is Departure.STOPPED or link.has_decided or not counts:
+    if link.departure is Departure.STOPPED or not counts:
         return RELEASED, RELEASED
-    return LOST, UNREAD
+    return LOST, RELEASED if link.has_decided else UNREAD

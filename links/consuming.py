@@ -147,6 +147,7 @@ class Consuming(Outgoing):
             self._left_some = True
             log.warning(
                 "message larger than its consumer takes",
+                peer=self.connection.peer,
                 address=printable(self._address.name, _LONGEST_NAME),
                 link=printable(self.name, _LONGEST_NAME),
                 half=entry.half_id,

@@ -85,6 +85,7 @@ class Posting(Incoming):
 
     __slots__ = (
         "_awaited",
+        "_named",
         "_partial_txn",
         "_posts",
         "_rejects",
@@ -106,6 +107,8 @@ class Posting(Incoming):
         self._posts = connection.service.posts
         self.relay = Relay(self._posts, self) if address is None else None
         self._rejects = rejects
+        #: the error of its end names the delivery for which it ends
+        self._named = False
         self.second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
         #: with receiver settle mode second: octets of posts not answered, and of those that their sender has not
         #: settled since
@@ -139,7 +142,7 @@ class Posting(Incoming):
     def partial_refused(self, delivery: engine.Pointer, refusal: Refusal) -> None:
         """T22, T23: the link ends, and the transaction must not commit without the message."""
         txn, settled = self._partial_txn, bool(engine.delivery_settled(delivery))
-        if txn is not None and txn.open:
+        if txn is not None and txn.open and (settled or not self.continues):
             txn.refuse(refusal)
         if settled:
             engine.delivery_settle(delivery)
@@ -212,7 +215,8 @@ class Posting(Incoming):
         if self.relay is not None:  # anonymous terminus 1.0, section 2.2
             info[symbol(states.DELIVERY_TAG)] = engine.tag_of(delivery)
         if not self._rejects:
-            if info:
+            if info and not self._named:  # the one for which the link ends
+                self._named = True
                 engine.set_condition_info(engine.link_condition(self.pointer), info)
             self.refuse(refusal)
             return

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 #: So long a turn reads; it ends what it has begun.
 READ_SECONDS = 0.1
-#: A read that takes longer was of too much at once: the connection's next ones are of less.
-LONG_READ_SECONDS = 0.05
+#: Reads that take longer, together, were of too much at once: the next ones of their connections are of less.
+LONG_READS_SECONDS = 0.05
 
 
 class Reactor(Protocol):
@@ -31,6 +31,7 @@ def read_some(reactor: Reactor) -> None:
     """Those that this turn leaves come first in the next."""
     readable, reactor.readable = reactor.readable, []
     began = now = time.monotonic()
+    longest = LONG_READS_SECONDS / len(readable)
     for number, connection in enumerate(readable, 1):
         connection.readable = False
         if not connection.open or connection.paused:
@@ -41,7 +42,7 @@ def read_some(reactor: Reactor) -> None:
         except Exception:  # noqa: BLE001 - a defect costs this connection only
             reactor.contain(connection)
         before, now = now, time.monotonic()
-        if now - before > LONG_READ_SECONDS:
+        if now - before > longest:
             connection.read_room = max(room // 4, LITTLE_ROOM)
         if now - began > READ_SECONDS:
             reactor.readable = readable[number:] + reactor.readable

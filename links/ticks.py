@@ -33,6 +33,8 @@ class Reactor(Protocol):
 
     def read(self, connection: Connection) -> None: ...
 
+    def read_in_turn(self, connection: Connection) -> None: ...
+
     def close(self, connection: Connection) -> None: ...
 
 
@@ -74,15 +76,20 @@ class Ticks:
     def _tick_again(self, number: int, ticks: int) -> None:
         connection = self._connections.get(number)
         if connection is not None and connection.ticks == ticks:
-            self._reactor.call(partial(self._read_and_tick, connection))
+            self._reactor.read_in_turn(connection)
+            self._reactor.call_later(0, partial(self._tick_when_read, number, ticks))
 
-    def _read_and_tick(self, connection: Connection) -> None:
-        """This process may have been stopped for longer than the idle time: then the peer's sign of life still lies in
-        the socket.
+    def _tick_when_read(self, number: int, ticks: int) -> None:
+        """This process may have been stopped, or kept by others, for longer than the idle time: then the peer's sign of
+        life still lies in the socket.
         """
-        if connection.open and not connection.paused:
-            self._reactor.read(connection)
-        self._tick(connection)
+        connection = self._connections.get(number)
+        if connection is None or connection.ticks != ticks:
+            return
+        if connection.readable:
+            self._reactor.call_later(0, partial(self._tick_when_read, number, ticks))
+        else:
+            self._reactor.call(partial(self._tick, connection))
 
     def _tick(self, connection: Connection) -> None:
         if not connection.open:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 #: What a report suggests where the book has decided (R22): the decision is in it.
 _RESOLVE = re.compile(r"coordinator resolve ([0-9a-f-]{36}) --(commit|rollback) ")
-#: In what is left to a person, the number of a message.
-_NUMBER = re.compile(r"\d+")
+#: Kind, and what is suggested.
+Alike = tuple[str, str]
 
 
 def repair(
@@ -149,9 +149,9 @@ class _Run:
         self._as_json = as_json
         self._lines: list[dict[str, Any]] = []
         self._contradicted = _contradicted(found)
-        #: Of each kind, how often each repair is suggested, but for numbers in it; and the first one.
-        self._by_hand: Counter[tuple[str, str]] = Counter()
-        self._first: dict[tuple[str, str], str] = {}
+        #: Of each kind, how often each repair is suggested, whatever message it names; and the first one.
+        self._by_hand: Counter[Alike] = Counter()
+        self._first: dict[Alike, str] = {}
 
     def work(self) -> bool:
         """Whether something is left to do."""
@@ -164,7 +164,7 @@ class _Run:
         for finding in self._found.findings():
             proposal = _proposal(finding, self._found.seen_at, self._contradicted)
             if proposal is None:
-                alike = (finding["kind"], _NUMBER.sub("", finding["suggested_repair"]))
+                alike = _alike(finding)
                 self._by_hand[alike] += 1
                 self._first.setdefault(alike, finding["suggested_repair"])
                 continue
@@ -206,16 +206,22 @@ class _Run:
             print_json({"applied": self._apply, "repairs": self._lines, "by_hand": by_hand})
             return
         kinds: Counter[str] = Counter()
-        for (kind, _), count in self._by_hand.items():
-            kinds[kind] += count
+        for alike, count in self._by_hand.items():
+            kinds[alike[0]] += count
         for kind, count in sorted(kinds.items()):
             whats = [self._first[alike] for alike, _ in _most(self._by_hand) if alike[0] == kind]
             others = f" (and {len(whats) - 1} others)" if len(whats) > 1 else ""
             typer.echo(printable(f"by hand: {count} {kind}: {whats[0]}{others}"))
 
 
-def _most(counted: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
+def _most(counted: Counter[Alike]) -> list[tuple[Alike, int]]:
     return sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _alike(finding: dict[str, Any]) -> Alike:
+    """What those have in common that a person repairs in the same way, each for its own message."""
+    number, suggested = finding.get("half_id"), finding["suggested_repair"]
+    return finding["kind"], suggested if number is None else suggested.replace(str(number), "")
 
 
 def _contradicted(found: _Found) -> frozenset[str]:

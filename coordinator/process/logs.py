@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 import structlog
 
+from coordinator.login.origin import origin_of
 from coordinator.printable import printable
 from coordinator.settings import LogSettings
 
@@ -60,7 +61,7 @@ def configure(settings: LogSettings, *, stream: TextIO | None = None, **always: 
     root.setLevel(max(level, logging.WARNING))
 
 
-#: Lines of one event about the clients of one host in one period; further ones are left out.
+#: Lines of one event about the clients of one host and user in one period; further ones are left out.
 MOST_LINES = 100
 PERIOD_SECONDS = 10.0
 #: hosts and events that are remembered; the least used is forgotten first
@@ -68,19 +69,20 @@ _MOST_REMEMBERED = 10_000
 
 
 class Sparing:
-    """What the clients of one host do again and again fills no disk, and hides nothing else for long (S5). The next
-    line of that event says how many were ``left_out`` before it. Errors are never left out.
+    """What the clients of one host and user do again and again fills no disk, and hides nothing else for long (S5).
+    The next line of that event says how many were ``left_out`` before it. Errors are never left out.
     """
 
     def __init__(self) -> None:
-        #: by event and host: when the period began, lines in it, lines left out since the last one
-        self._seen: OrderedDict[tuple[object, str], tuple[float, int, int]] = OrderedDict()
+        #: by event, host and user: when the period began, lines in it, lines left out since the last one
+        self._seen: OrderedDict[tuple[object, ...], tuple[float, int, int]] = OrderedDict()
 
     def __call__(self, _logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         peer = event.get("peer")
         if peer is None or method not in ("debug", "info", "warning"):
             return event
-        key = (event.get("event"), str(peer).rpartition(" ")[2].rpartition(":")[0])
+        host = str(peer).rpartition(" ")[2].rpartition(":")[0]
+        key = (event.get("event"), origin_of(host.strip("[]")), event.get("user"))
         now = time.monotonic()
         began, lines, left_out = self._seen.pop(key, (now, 0, 0))
         if now - began >= PERIOD_SECONDS:

@@ -238,8 +238,8 @@ class _Request(BaseHTTPRequestHandler):
 
     def parse_request(self) -> bool:
         """Without HTTP/0.9, whose requests and answers have no header."""
-        words = self.raw_requestline.split()
-        if len(words) == 2 or words[2:] == [b"HTTP/0.9"]:
+        words = self.raw_requestline.decode("iso-8859-1").split()
+        if len(words) == 2 or words[-1] == "HTTP/0.9":
             self.command, self.requestline = "", ""
             self.send_error(HTTPStatus.BAD_REQUEST)
             return False

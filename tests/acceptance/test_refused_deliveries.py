@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
+from store.embedded.running import running_url
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import (
@@ -23,9 +25,10 @@ from tests.wire.frames import (
     TransactionalState,
     Transfer,
 )
-from tests.wire.messages import data
+from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
 from tests.wire.queues import condition
+from tests.wire.types import Symbol
 from tests.workers import Worker
 
 LARGEST = 100_000
@@ -187,3 +190,65 @@ def test_transfers_before_there_was_credit_are_not_kept(service: Service, begin:
     while not session.flows:
         session.peer.step()
     assert worker.peak < 16 << 20
+
+
+@pytest.mark.rule("S4", "P14")
+def test_what_comes_for_a_link_that_is_to_end_and_gets_no_outcome_is_not_kept(
+    service: Service, begin: Begin, address: str
+) -> None:
+    """Its source takes accepted alone, and it waits for the answer to a post; 24 MB come for the delivery behind."""
+    session = begin()
+    worker = Worker(service)
+    sender = session.sender(address, source=Source(outcomes=("amqp:accepted:list",)))
+    with psycopg.connect(running_url(service.data_dir)) as store:
+        store.execute("lock table coordinator.half in exclusive mode")
+        with session.peer.at_once():
+            good = sender.post(data(b"good"))
+            session.send(
+                Transfer(handle=sender.handle, delivery_id=good + 1, delivery_tag=b"w", message_format=1, more=True)
+            )
+            for _ in range(2000):
+                session.send(Transfer(handle=sender.handle, more=True), payload=bytes(12_000))
+        session.sync()
+        assert sender.detached is None
+        assert worker.peak < 16 << 20
+    assert sender.error == "amqp:not-implemented"
+
+
+@pytest.mark.rule("P9", "P14")
+def test_the_end_of_the_relay_names_the_delivery_for_which_it_ends(begin: Begin, address: str) -> None:
+    """Anonymous terminus 1.0, section 2.2: its source takes no rejected, and this is all that its sender is told."""
+    session = begin()
+    session.sender(address)
+    relay = session.sender(Target(), source=Source(outcomes=("amqp:accepted:list",)))
+    message = Properties(to=address).encoded() + data(b"x")
+    with session.peer.at_once():
+        for tag in (b"good", b"another"):
+            relay.post(message, delivery_tag=tag)
+        relay.post(message, delivery_tag=b"wrong", message_format=7)
+        for tag in (b"behind", b"last"):
+            relay.post(message, delivery_tag=tag)
+    assert relay.error == "amqp:not-implemented"
+    assert relay.detached is not None
+    assert relay.detached.error is not None
+    assert relay.detached.error.info is not None
+    assert relay.detached.error.info[Symbol("delivery-tag")] == b"wrong"
+
+
+@pytest.mark.rule("T23")
+@pytest.mark.parametrize("frame_size", [None, 10], ids=["one-transfer", "many"])
+def test_a_client_that_looks_at_each_outcome_commits_without_such_a_delivery(
+    begin: Begin, address: str, frame_size: int | None
+) -> None:
+    """The link property coordinator:on-refused-post=continue."""
+    session = begin()
+    control, good = session.control(), session.sender(address)
+    sender = session.sender(address, properties={Symbol("coordinator:on-refused-post"): "continue"})
+    txn = control.declare()
+    good.outcome(data(b"good"), txn=txn)
+    wrong = sender.post(data(b"wrong" * 9), txn=txn, frame_size=frame_size, message_format=7)
+    state = sender.answer_to(wrong).state
+    assert isinstance(state, TransactionalState)
+    assert refused(state.outcome) == "amqp:not-implemented"
+    control.commit(txn)
+    assert session.receiver(address).bodies() == [b"good"]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
-from tests.wire.frames import Detach, End
+from tests.wire.frames import Accepted, Detach, End
 from tests.wire.messages import Properties, data
 
 
@@ -56,3 +56,19 @@ def test_asking_for_credit_gives_no_more_than_one(begin: Begin, address: str, se
         service.signal_database(signal.SIGCONT)
     assert sender.delivery_count == 11
     sender.wait_for_credit()
+
+
+@pytest.mark.rule("P5")
+def test_credit_that_is_taken_back_may_be_used_still(begin: Begin, address: str) -> None:
+    """Asked once, the service lends one; asked again, it takes that back, while all is on its way to it."""
+    session = begin()
+    sender = session.sender(address)
+    session.flow(handle=sender.handle, delivery_count=sender.delivery_count, echo=True)
+    session.sync()
+    assert sender.link_credit == 11
+    with session.peer.at_once():
+        session.flow(handle=sender.handle, delivery_count=sender.delivery_count, echo=True)
+        last = [sender.post(data(b"%d" % number)) for number in range(11)][-1]
+    assert sender.answer_to(last).state == Accepted()
+    session.sync()
+    assert sender.detached is None

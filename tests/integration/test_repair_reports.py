@@ -133,16 +133,18 @@ def test_what_is_left_to_a_person_is_counted_whatever_message_it_is_about(
 ) -> None:
     again = "have it delivered again: coordinator group seek --back-to {} -- orders"
     found = [finding("consumed-not-processed", again.format(half_id), half_id=half_id) for half_id in range(98, 102)]
+    found.append(finding("consumed-not-processed", again.format(102) + "-2", half_id=102))
     found += [finding("null-key"), finding("null-key"), finding("null-key", "another")]
     write_report(tmp_path / "out", found, repairs.store_id(database))
     arguments = ["repair", str(tmp_path / "out"), "--database-url", database_url]
     assert json.loads(command(*arguments, "--json").stdout)["by_hand"] == [
         {"kind": "consumed-not-processed", "findings": 4, "suggested_repair": again.format(98)},
         {"kind": "null-key", "findings": 2, "suggested_repair": "look"},
+        {"kind": "consumed-not-processed", "findings": 1, "suggested_repair": again.format(102) + "-2"},
         {"kind": "null-key", "findings": 1, "suggested_repair": "another"},
     ]
     assert command(*arguments).stdout.splitlines() == [
-        f"by hand: 4 consumed-not-processed: {again.format(98)}",
+        f"by hand: 5 consumed-not-processed: {again.format(98)} (and 1 others)",
         "by hand: 3 null-key: look (and 1 others)",
     ]
 

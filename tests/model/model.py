@@ -18,6 +18,7 @@ One file because it is one state machine, which is read against the rules from t
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from tests.model.state import (
@@ -115,6 +116,8 @@ class Model:
         self.there: list[Message] = []
         #: queues to which messages came back through the store: what is in memory may come before them
         self.came_back: set[int] = set()
+        #: how often an undecided delivery of each was forgiven in a row
+        self.forgiven: Counter[Message] = Counter()
         #: what the last Check must give: of each transaction its number, the message shown, and how many there are that
         #: it has posted, and retired
         self.checked: list[tuple[int, int, int, int, int]] = []
@@ -265,8 +268,12 @@ class Model:
             if isinstance(link, Receiver):  # D5
                 undecided = [each for each in link.deliveries if not each.done and each.txn is None]
                 first = others = Outcome.LOST
-                if departure is Departure.STOPPED or (departure is Departure.LEFT and link.has_decided):
+                if departure is Departure.STOPPED:
                     first = others = Outcome.RELEASED
+                elif departure is Departure.LEFT and link.has_decided:
+                    others = Outcome.RELEASED
+                    if undecided and self._forgives(undecided[0].message):
+                        first = others
                 elif departure is Departure.LEFT:
                     others = Outcome.UNREAD
                 for each in undecided:
@@ -276,6 +283,11 @@ class Model:
                 for txn in self.txns.values():
                     if txn.control is link and txn.open:
                         self._leave(txn)
+
+    def _forgives(self, message: Message) -> bool:
+        """D5: three times in a row."""
+        self.forgiven[message] = (self.forgiven[message] + 1) % 4
+        return self.forgiven[message] > 0
 
     # -- transactions
 
@@ -346,6 +358,7 @@ class Model:
         """The instance ends, and with it every connection."""
         for connection in sorted(self.connections):
             self._close(connection, departure)
+        self.forgiven.clear()
         for txn in self.txns.values():
             txn.timed_out = False
 

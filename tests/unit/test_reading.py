@@ -99,13 +99,24 @@ def test_the_store_has_its_turn_before_what_is_left(reactor: Turning) -> None:
 @pytest.mark.rule("S5")
 def test_a_connection_whose_octets_take_long_is_read_in_smaller_parts(reactor: Turning) -> None:
     connection = _connection("long")
-    reactor.takes = 2 * reading.LONG_READ_SECONDS
+    reactor.takes = 2 * reading.LONG_READS_SECONDS
     rooms = []
     for _ in range(5):
         reactor.read_in_turn(connection)
         reactor.finish_turn()
         rooms.append(connection.read_room)
     assert rooms == [_ROOM // 4, _ROOM // 16, LITTLE_ROOM, LITTLE_ROOM, LITTLE_ROOM]
+
+
+@pytest.mark.rule("S5")
+def test_the_more_connections_are_read_the_less_time_each_takes(reactor: Turning) -> None:
+    connections = [_connection(str(number)) for number in range(4)]
+    for takes, room in ((reading.LONG_READS_SECONDS / 5, _ROOM), (reading.LONG_READS_SECONDS / 3, _ROOM // 4)):
+        reactor.takes = takes
+        for each in connections:
+            reactor.read_in_turn(each)
+        reactor.finish_turn()
+        assert [each.read_room for each in connections] == [room] * 4
 
 
 @pytest.mark.rule("P14", "S5")

@@ -11,9 +11,9 @@ import pytest
 
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
-from coordinator.outcomes import ACCEPTED, RELEASED, Outcome
-from coordinator.retirement import Departure, Retirement
-from coordinator.transitions import COMMITTING, ENLISTED, ROLLED_BACK, TxnState
+from coordinator.outcomes import ACCEPTED, LOST, RELEASED, Outcome
+from coordinator.retirement import MOST_FORGIVEN, MOST_REMEMBERED, Departure, Retirement
+from coordinator.transitions import COMMITTING, ENLISTED, ROLLED_BACK, SENT, TxnState
 
 
 class Link:
@@ -66,3 +66,41 @@ def test_an_outcome_that_settles_nothing_while_the_discharge_is_under_way(state:
     entry, link = retired(b"one", settled=False, state=state)
     assert (entry.peer_settled, entry.outcome) == (False, ACCEPTED)
     assert [each.condition for each in link.refusals] == [Condition.TXN_UNKNOWN_ID] * (state is ROLLED_BACK)
+
+
+def _left(retirement: Retirement, number: int, *, has_decided: bool) -> None:
+    """A client leaves the delivery of the entry ``number`` undecided, in order."""
+    link = Link()
+    link.default_outcome, link.departure, link.has_decided = None, Departure.LEFT, has_decided
+    queue: Any = SimpleNamespace(group_id=1)
+    entry = Entry(queue, number, number, b"x", 0, 0, b"")
+    entry.state = SENT
+    retirement.link_ended(link, [entry], dropped=False)
+
+
+def _retirement() -> tuple[Retirement, list[Outcome]]:
+    """With the outcomes that it settles."""
+    outcomes: list[Outcome] = []
+    settlements: Any = SimpleNamespace(add=lambda entry, outcome, event: outcomes.append(outcome))
+    registry: Any = None
+    return Retirement(registry, settlements), outcomes
+
+
+@pytest.mark.rule("D5", "D4")
+def test_what_is_left_again_and_again_behind_others_counts_in_the_end() -> None:
+    """As a message does that makes its consumers leave, each time behind one of a higher priority."""
+    retirement, outcomes = _retirement()
+    for _ in range(2 * MOST_FORGIVEN + 2):
+        _left(retirement, 1, has_decided=True)
+    assert outcomes == 2 * ([RELEASED] * MOST_FORGIVEN + [LOST])
+    _left(retirement, 1, has_decided=False)
+    assert outcomes[-1] == LOST
+
+
+@pytest.mark.rule("D5", "S4")
+def test_how_often_a_delivery_was_forgiven_is_known_of_the_latest() -> None:
+    retirement, outcomes = _retirement()
+    for number in range(2 * MOST_REMEMBERED):
+        _left(retirement, number, has_decided=True)
+    assert len(retirement._forgiven) == MOST_REMEMBERED
+    assert set(outcomes) == {RELEASED}

@@ -31,6 +31,7 @@ class Reactor:
             ticks=0,
             open=True,
             paused=False,
+            readable=False,
             peer="a peer",
             service=SimpleNamespace(limits=SimpleNamespace(idle_timeout_seconds=1)),
             output=SimpleNamespace(is_stuck=self._is_stuck, unread=b""),
@@ -55,27 +56,41 @@ class Reactor:
     def read(self, connection: Any) -> None:
         self.did.append("read")
 
+    def read_in_turn(self, connection: Any) -> None:
+        """The next turn reads it."""
+        if not connection.paused:
+            connection.readable = True
+
     def close(self, connection: Any) -> None:
         self.did.append("close")
 
 
 def test_what_the_peer_sent_in_time_is_read_first() -> None:
+    """However many turns that takes, and by the turns alone, which are bounded (S5)."""
     reactor = Reactor()
-    reactor.due.pop()()
-    assert reactor.did == ["read", "tick", "close"]
-
-
-def test_a_connection_that_ends_with_what_is_read_is_not_ticked(monkeypatch: pytest.MonkeyPatch) -> None:
-    reactor = Reactor()
-    monkeypatch.setattr(reactor, "read", lambda connection: setattr(connection, "open", False))
-    reactor.due.pop()()
+    for _ in range(3):
+        reactor.due.pop()()
+    assert reactor.connection.readable
     assert reactor.did == []
+    reactor.connection.readable = False
+    reactor.due.pop()()
+    assert reactor.did == ["tick", "close"]
+
+
+def test_a_connection_that_ends_with_what_is_read_is_not_ticked() -> None:
+    reactor = Reactor()
+    reactor.due.pop()()
+    reactor.ticks.forget(reactor.connection)
+    reactor.connection.readable = False
+    reactor.due.pop()()
+    assert (reactor.did, reactor.due) == ([], [])
 
 
 def test_a_connection_that_is_paused_is_not_read() -> None:
     reactor = Reactor()
     reactor.connection.paused = True
     reactor.connection.must_pause = True
+    reactor.due.pop()()
     reactor.due.pop()()
     assert reactor.did == ["tick", "close"]
 

@@ -19,6 +19,7 @@ class Consumer:
 
     default_outcome: Outcome | None = None
     connection: object = None
+    has_decided = False
 
     def __init__(self, key: int, room: int) -> None:
         self.key = key

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from coordinator.errors import Condition, Refusal
-from coordinator.login.origin import origin_of
+from coordinator.login.origin import origin_of_peer
 
 if TYPE_CHECKING:
     from links.client import Client
@@ -37,7 +37,7 @@ class Crowd(Generic[ClientT]):
         the most, picked at random, so that neither who is first nor who is last keeps all others out.
         """
         limits = connection.service.limits
-        origin = _origin_of(connection)
+        origin = origin_of_peer(connection.peer)
         self._from[origin] += 1
         self._unopened.setdefault(origin, {})[connection] = None
         self._count_unopened += 1
@@ -56,7 +56,7 @@ class Crowd(Generic[ClientT]):
         self._is_not_unopened(connection)
         limits, user = connection.service.limits, connection.user
         own = len(self._users.get(user, ())) if user is not None else 0
-        same_host = self._from[_origin_of(connection)] - 1
+        same_host = self._from[origin_of_peer(connection.peer)] - 1
         for has, most, whose, name in (
             (connection.service.memory.connections - 1, limits.connections, "", "connections"),
             (same_host, limits.connections_per_address, " from one host", "connections_per_address"),
@@ -71,7 +71,7 @@ class Crowd(Generic[ClientT]):
 
     def left(self, connection: ClientT) -> None:
         self._is_not_unopened(connection)
-        origin = _origin_of(connection)
+        origin = origin_of_peer(connection.peer)
         self._from[origin] -= 1
         if not self._from[origin]:
             del self._from[origin]
@@ -82,14 +82,10 @@ class Crowd(Generic[ClientT]):
                 del self._users[connection.user or ""]
 
     def _is_not_unopened(self, connection: ClientT) -> None:
-        origin = _origin_of(connection)
+        origin = origin_of_peer(connection.peer)
         unopened = self._unopened.get(origin, {})
         if connection in unopened:
             del unopened[connection]
             self._count_unopened -= 1
             if not unopened:
                 del self._unopened[origin]
-
-
-def _origin_of(connection: Client) -> str:
-    return origin_of(connection.peer.rpartition(":")[0])

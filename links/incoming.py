@@ -112,8 +112,7 @@ class Incoming(Link):
             self._aborted(delivery)
             return
         if self.ending is not None and engine.delivery_partial(delivery):
-            while engine.link_recv(self.pointer, engine.message_buffer, _ROOM) > 0:
-                pass  # of one that gets no outcome the engine would keep all that comes
+            self._drop_octets()  # of one that gets no outcome no answer frees them
             self._give_up(delivery, self.ending)
             return
         self.takes = -1

@@ -180,6 +180,11 @@ class Link:
         engine.set_condition(engine.link_condition(self.pointer), refusal.condition, refusal.description)
         self.connection.endpoints.detach(self)
 
+    def _drop_octets(self) -> None:
+        """Those that have come of the delivery that it is at: the engine would keep them."""
+        while engine.link_recv(self.pointer, engine.message_buffer, engine.MESSAGE_ROOM) > 0:
+            pass
+
     def _room_for_state(self, delivery: engine.Pointer, octets: int) -> bool:
         """Whether the connection goes on when the engine keeps so many octets of a large state."""
         if engine.delivery_remote_state(delivery) in _STATES_WITHOUT_VALUES:
@@ -267,8 +272,7 @@ class Refused(Link):
         if engine.link_is_receiver(pointer):
             # ``delivery`` may have been answered before all of it had come, and one before it may be there still
             while (current := engine.link_current(pointer)) != engine.NULL:
-                while engine.link_recv(pointer, engine.message_buffer, engine.MESSAGE_ROOM) > 0:
-                    pass
+                self._drop_octets()
                 if engine.delivery_partial(current):
                     self.connection.incomplete += not self._incomplete
                     self._incomplete = True

@@ -6,16 +6,15 @@ from a later one with the same number.
 
 from __future__ import annotations
 
-import struct
 from typing import Final, NamedTuple
 
 from psycopg import pq
 
+from store.questions.values import int4, int8
+
 #: When a process of ``pg_stat_activity`` began, in microseconds; 0: the role may not see it.
 BEGAN: Final = "coalesce((extract(epoch from backend_start) * 1000000)::int8, 0)"
 ASK: Final = f"select pid, {BEGAN} from pg_stat_get_activity(pg_backend_pid())"
-
-_PARAMETERS = (struct.Struct(">i").pack, struct.Struct(">q").pack)
 
 
 class Backend(NamedTuple):
@@ -27,7 +26,7 @@ class Backend(NamedTuple):
     @property
     def parameters(self) -> list[bytes]:
         """Its two parts as an int4 and an int8, binary."""
-        return [pack(value) for pack, value in zip(_PARAMETERS, self, strict=True)]
+        return [int4(self.pid), int8(self.began)]
 
 
 #: No connection has been made yet.

@@ -14,3 +14,8 @@ def origin_of(host: str) -> str:
     if not isinstance(address, IPv6Address):
         return host
     return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))
+
+
+def origin_of_peer(peer: str) -> str:
+    """Of a client as the log names it: by host and port, or by its host alone."""
+    return origin_of(peer.rpartition(":")[0] or peer)

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from coordinator.login.origin import origin_of
+from coordinator.login.origin import origin_of_peer
 from coordinator.printable import printable
 from coordinator.settings import LogSettings
 
@@ -81,8 +81,7 @@ class Sparing:
         peer = event.get("peer")
         if peer is None or method not in ("debug", "info", "warning"):
             return event
-        host = str(peer).rpartition(" ")[2].rpartition(":")[0]
-        key = (event.get("event"), origin_of(host.strip("[]")), event.get("user"))
+        key = (event.get("event"), origin_of_peer(str(peer).rpartition(" ")[2]), event.get("user"))
         now = time.monotonic()
         began, lines, left_out = self._seen.pop(key, (now, 0, 0))
         if now - began >= PERIOD_SECONDS:

@@ -10,8 +10,9 @@ Six parts have equal shares of ``limits.memory_bytes``; a full one stops none of
 * windows of queues: they load less from the store.
 
 Compiled selectors may have a quarter of a share (attaches that need more are refused), and so may known addresses
-(those used least are forgotten). Connections, links and undecided transactions are bounded by number
-(``limits.connections`` and others).
+(those used least are forgotten), and undecided transactions themselves (declares of connections with more than a fair
+number are refused). Connections, links and undecided transactions are bounded by number, too (``limits.connections``
+and others).
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
 POST_OCTETS = 200
 #: Memory that an entry takes in addition to its message.
 ENTRY_OCTETS = 500
+#: Memory that an undecided transaction takes in addition to its work, roughly.
+TRANSACTION_OCTETS = 1000
 #: Memory that an address and its queue take, roughly.
-ADDRESS_OCTETS = 5000
+ADDRESS_OCTETS = 10_000
 #: The bounds of what one connection may leave unread, and unsettled, while all together leave too much.
 MOST_FAIR, LEAST_FAIR = 1 << 18, 1 << 14
+#: undecided transactions that each connection may have, while all together have too many
+LEAST_TRANSACTIONS = 16
 
 #: between checks whether the process has much freed memory
 _LOOK_SECONDS = 1.0
@@ -90,6 +95,16 @@ class Account:
     @property
     def windows_full(self) -> bool:
         return self.windows > self.most
+
+    @property
+    def most_transactions(self) -> int:
+        """How many undecided transactions there may be before each connection may have a fair number alone."""
+        return self.most // 4 // TRANSACTION_OCTETS
+
+    @property
+    def fair_transactions(self) -> int:
+        """How many of them one connection may have while there are too many."""
+        return max(LEAST_TRANSACTIONS, self.most_transactions // max(1, self.connections))
 
     @property
     def most_addresses(self) -> int:

@@ -86,12 +86,16 @@ class Registry:
         ``user``: whose it is; None: of a client without a login.
         """
         undecided = self._undecided.get(owner, 0)
-        most = self.instance.limits.transactions_per_connection
+        instance = self.instance
+        most, setting = instance.limits.transactions_per_connection, "limits.transactions_per_connection"
+        if len(self.txns) >= instance.memory.most_transactions:
+            fair = instance.memory.fair_transactions
+            if fair < most:
+                most, setting = fair, "its fair share of limits.memory_bytes now"
         if undecided >= most:
             raise Refusal(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"a connection has at most {most} undecided transactions (limits.transactions_per_connection): "
-                "discharge some first",
+                f"a connection has at most {most} undecided transactions ({setting}): discharge some first",
             )
         self._undecided[owner] = undecided + 1
         txn = Checkable(self, self._ids.next(user), owner, control, timeout)

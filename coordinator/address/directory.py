@@ -22,6 +22,7 @@ from coordinator.address.permissions import unauthorized
 from coordinator.address.removal import drop_entries
 from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
+from coordinator.group import holding
 from coordinator.group.policies import OwnPolicies, Policies
 from coordinator.retries import Retry, RetryInvalid
 from store.errors import StoreError
@@ -315,13 +316,18 @@ class Directory:
         return address
 
     def _forget_least_used(self) -> None:
-        """Keep the object of an address with users: another look-up would make a second one."""
+        """Keep the object of an address with users: another look-up would make a second one. A queue that is held whole
+        stays in memory until it is shared.
+        """
         most = min(MOST_KNOWN, self._instance.memory.most_addresses)
         for name, address in list(islice(self._known.items(), max(0, len(self._known) - most))):
             if address.users:
                 self._known.move_to_end(name)
-            else:
-                del self._known[name]
+                continue
+            del self._known[name]
+            for queue in (address.queue, *address.subscriptions):
+                if queue is not None and queue.idle:
+                    holding.share(queue)
 
     def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
         for callback, _ in self._waiting.pop((name, origin), ()):

@@ -9,7 +9,18 @@ import pytest
 
 from tests.acceptance.attacks import MIB, Memory
 from tests.fix_service import Service, running_service
-from tests.wire.frames import Accepted, Begin, Close, Error, Modified, Rejected, Released, Source, TransactionalState
+from tests.wire.frames import (
+    Accepted,
+    Begin,
+    Close,
+    Declare,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+    Source,
+    TransactionalState,
+)
 from tests.wire.links import Delivery, Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
@@ -18,6 +29,8 @@ from tests.wire.types import Symbol
 
 #: limits.memory_bytes has six parts; deliveries of so many octets fill one before they use up a link's unsettled ones
 _OCTETS = 60_000
+#: a quarter of a part, in thousands of octets
+_MOST_TRANSACTIONS = 12 * MIB // 6 // 4 // 1000
 
 
 @pytest.fixture
@@ -318,3 +331,21 @@ def _comes(receiver: Receiver) -> bool:
             return True
         receiver.session.sync()
     return False
+
+
+@pytest.mark.rule("S4", "S5", "T7")
+def test_a_client_that_declares_too_many_leaves_room_for_others(small_service: Service) -> None:
+    """Each undecided transaction takes memory, also without work. Beyond their part of it a connection may have its
+    fair share of them; a discharge makes room.
+    """
+    hog, other = _begin(small_service).control(), _begin(small_service).control()
+    declared = [hog.declare() for _ in range(_MOST_TRANSACTIONS)]
+    refused = hog.reply(Declare())
+    assert condition(refused) == "amqp:resource-limit-exceeded"
+    assert "limits.memory_bytes" in refused.error.description
+    for _ in range(_MOST_TRANSACTIONS // 2):
+        assert other.declare()
+    assert condition(other.reply(Declare())) == "amqp:resource-limit-exceeded"
+    for txn in declared[: _MOST_TRANSACTIONS // 2 + 1]:
+        hog.commit(txn)
+    assert other.declare()

@@ -12,6 +12,7 @@ from coordinator.address import directory
 from coordinator.address.groups import Group
 from coordinator.address.nodes import Address
 from coordinator.errors import Condition, Refusal
+from coordinator.group import holding
 from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
 from store import addresses, groups
@@ -64,6 +65,22 @@ def test_a_topic_with_a_subscriber_stays_the_same_however_many_others_are_used(i
     for number in range(3 * MOST):
         instance.resolve(f"r{number}")
     assert instance.service.directory.known("prices") is None
+
+
+@pytest.mark.rule("S4", "D1")
+def test_the_queue_of_a_forgotten_address_is_held_whole_no_more(instance: Instance) -> None:
+    """While it is held it stays in memory: many addresses, each used once, would fill it. One in use is held on."""
+    first, second = instance.resolve("q0"), instance.resolve("q1")
+    queues = [each.queue for each in (first, second) if each.queue is not None]
+    for queue in queues:
+        holding.hold(queue, lambda: None)
+    home = instance.service.queues
+    instance.loop.run_until(lambda: home.holding == set(queues))
+    queues[1].returning += 1
+    for number in range(MOST):
+        instance.resolve(f"r{number}")
+    instance.loop.run_until(lambda: home.holding != set(queues))
+    assert home.holding == {queues[1]}
 
 
 @pytest.mark.rule("D1")

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import adbc_driver_manager
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,7 +20,7 @@ from spark.archived import Archive
 from spark.directory import Directory
 from spark.ledger import declared_at
 from spark.period import Period
-from spark.snapshot import SMALL_BYTES, Snapshot, read_error
+from spark.snapshot import SMALL_BYTES, Snapshot, read_error, unreadable
 from spark.source import FORMAT, HalfOpReader, ReadOptions
 from store.ids import moment_of
 from store.tables import SCHEMA
@@ -70,6 +71,7 @@ class Store:
         where they are all of it.
 
         :raises store.archive.copies.ArchiveUnusable: the archive has lost something.
+        :raises spark.snapshot.StoreUnreadable: the database ends while a small store is read.
         """
         live, known = self._live(name, columns)
         archived = None
@@ -80,7 +82,10 @@ class Store:
     def _live(self, name: str, columns: str) -> tuple[DataFrame, int | None]:
         options = self._options(name, columns)
         if self.small:
-            rows = _apart(HalfOpReader(ReadOptions.parse(options)).whole)
+            try:
+                rows = _apart(HalfOpReader(ReadOptions.parse(options)).whole)
+            except adbc_driver_manager.Error as error:
+                raise unreadable(error) from None
             if not rows.num_rows:  # PySpark cannot take columns of times that have no chunk
                 rows = rows.schema.empty_table()
             return self.spark.createDataFrame(rows).coalesce(1), rows.num_rows

@@ -73,7 +73,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
     try:
         connection = psycopg.connect(url, application_name="coordinator reconcile", keepalives_idle=30)
     except psycopg.Error as error:
-        raise _unreadable(error) from None
+        raise unreadable(error) from None
     try:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
@@ -91,7 +91,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
                 f"database: there is no table {SCHEMA}.half in it; is it the coordinator's, and migrated?"
             ) from None
         except psycopg.Error as error:
-            raise _unreadable(error) from None
+            raise unreadable(error) from None
         assert found is not None
         yield Snapshot(name=found[0], taken_at=found[1], store=store, kept_since=kept_since, connection=connection)
     finally:
@@ -149,8 +149,9 @@ def read_error() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise _unreadable(error) from None
+        raise unreadable(error) from None
 
 
-def _unreadable(error: psycopg.Error) -> StoreUnreadable:
+def unreadable(error: Exception) -> StoreUnreadable:
+    """What a database's driver says."""
     return StoreUnreadable(f"database: {' '.join(str(error).split())}")

@@ -8,9 +8,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -18,10 +20,15 @@ import pytest
 from spark import reading
 from spark.master import DATABASE_VARIABLE
 from spark.output import output
+from spark.period import Period
+from spark.snapshot import StoreUnreadable, exported_snapshot
 from spark.source import HalfOpReader, ReadOptions
 from tests.fix_command import PATIENCE_SECONDS
 from tests.fix_store_rows import NOW, StoreRows
 from tests.running_command import RunningCommand
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.rule("R31")
 
@@ -150,6 +157,28 @@ def test_a_table_that_the_driver_waits_for_holds_no_signal_up(
         thread.join()
     signal.signal(signal.SIGINT, before)
     assert not late.is_set()
+
+
+def test_a_session_that_the_database_ends_is_no_defect(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    """An administrator ended it, or the server went down, while the driver read a table."""
+    with exported_snapshot(database_url) as snapshot:
+        credentials = tmp_path / "url"
+        credentials.touch(0o600)
+        credentials.write_text(database_url, "utf-8")
+        store = reading.Store(spark=spark, snapshot=snapshot, period=Period(), credentials=credentials, bytes=0)
+        with _locked(database_url, "entry") as waited_for, ThreadPoolExecutor() as pool:
+            read = pool.submit(store.table, "entry", "id,half_id")
+            while not waited_for():
+                time.sleep(0.01)
+            with psycopg.connect(database_url) as ending:
+                ending.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    " where wait_event_type = 'Lock' and datname = current_database()"
+                )
+            with pytest.raises(StoreUnreadable, match="terminating connection due to administrator command"):
+                read.result()
 
 
 def test_a_run_that_stores_its_findings_is_stopped(lossy_store: str, tmp_path: Path) -> None:

@@ -159,9 +159,7 @@ def test_a_table_that_the_driver_waits_for_holds_no_signal_up(
     assert not late.is_set()
 
 
-def test_a_session_that_the_database_ends_is_no_defect(
-    spark: SparkSession, database_url: str, tmp_path: Path
-) -> None:
+def test_a_session_that_the_database_ends_is_no_defect(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
     """An administrator ended it, or the server went down, while the driver read a table."""
     with exported_snapshot(database_url) as snapshot:
         credentials = tmp_path / "url"

@@ -81,7 +81,7 @@ def _left(retirement: Retirement, number: int, *, has_decided: bool) -> None:
 def _retirement() -> tuple[Retirement, list[Outcome]]:
     """With the outcomes that it settles."""
     outcomes: list[Outcome] = []
-    settlements: Any = SimpleNamespace(add=lambda entry, outcome, event: outcomes.append(outcome))
+    settlements: Any = SimpleNamespace(add=lambda entry, outcome, event=None: outcomes.append(outcome))
     registry: Any = None
     return Retirement(registry, settlements), outcomes
 
@@ -104,3 +104,12 @@ def test_how_often_a_delivery_was_forgiven_is_known_of_the_latest() -> None:
         _left(retirement, number, has_decided=True)
     assert len(retirement._forgiven) == MOST_REMEMBERED
     assert set(outcomes) == {RELEASED}
+
+
+@pytest.mark.rule("D5", "P11")
+def test_a_client_that_has_decided_one_and_releases_another_has_decided() -> None:
+    retirement, link = _retirement()[0], Link()
+    queue: Any = SimpleNamespace(group_id=1)
+    for number, outcome in enumerate((RELEASED, ACCEPTED, RELEASED)):
+        retirement.settle(link, Entry(queue, number, number, b"x", 0, 0, b""), outcome, True)
+        assert link.has_decided is (number > 0)

@@ -45,8 +45,10 @@ class Retiring(Protocol):
 
     default_outcome: Outcome | None
     departure: Departure
-    #: whether its client has decided any delivery, in a transaction or in none; one that it released does not count
+    #: whether its client has decided any delivery outside transactions; one that it released does not count
     has_decided: bool
+    #: whether it has retired any in a transaction
+    transactional: bool
 
     def refuse(self, refusal: Refusal) -> None:
         """Detach the link."""
@@ -103,7 +105,7 @@ class Retirement:
             txn.refuse(refusal)  # a checkable one would stay undecided, and could be committed without the retirement
             txn.control.refuse(refusal)
         elif entry.state is not DECIDED:  # else it is settled outside transactions already
-            link.has_decided = True
+            link.transactional = True
             outcome = outcome or link.default_outcome or FAILED
             if txn.checkable:
                 txn.hold(entry, outcome, settled)
@@ -149,12 +151,13 @@ def _undecided(link: Retiring) -> tuple[Outcome, Outcome]:
     A client that leaves has worked on the first at most, and may have left the others unread, or not have them yet: to
     count them all, as Qpid JMS asks with the default-outcome that it names for each source, would use up the attempts
     of messages that no application has seen. One that has decided others before may have none in hand, as one that
-    takes a message, accepts it and leaves: then the first is forgiven, some times in a row.
+    takes a message, accepts it and leaves: then the first is forgiven, some times in a row. Where it works in
+    transactions, their rollbacks have counted.
     """
     if link.departure is Departure.LOST:
         return LOST, LOST
     named = link.default_outcome
     counts = named is None or named.delivery_failed
-    if link.departure is Departure.STOPPED or not counts:
+    if link.departure is Departure.STOPPED or link.transactional or not counts:
         return RELEASED, RELEASED
     return LOST, RELEASED if link.has_decided else UNREAD

@@ -6,20 +6,23 @@ The engine passes over fields that are absent, hides ``echo``, and breaks the co
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator.codec.encoding import DecodeError, encode_string
+from coordinator.codec.encoding import DecodeError, encode_string, scalar
 from coordinator.errors import Condition, Refusal
 from links import engine, termini
 from links.ends import Channel, End
 from links.incoming import Incoming
+from links.link import not_taken
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, FLOW, OPEN, TRANSFER, Performative
 from links.said import LinkState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.service import Service
     from links.endpoints import Endpoints
     from links.frames import Key
     from links.output import Output
@@ -33,6 +36,8 @@ _SMALLEST_FRAME = 512
 _SECOND = 1
 _DISPOSITIONS: Key = (None, None)
 _TXN_ID = "txn-id"
+#: the place of a transfer's state
+_STATE = 7
 #: link-credit is a uint, which the engine counts in a signed one
 MOST_CREDIT = (1 << 31) - 1
 _IDS = 1 << 32
@@ -51,6 +56,7 @@ class Before(partial[None]):
 class Carrier(Protocol):
     """The connection whose sessions and links these are."""
 
+    service: Service
     transport: engine.Pointer
     endpoints: Endpoints
     output: Output
@@ -295,8 +301,17 @@ class Channels:
 
     # -- what is done about it
 
-    def end(self, number: int, refusal: Refusal) -> None:
-        """End a session from our side (part 2, section 2.5.5). The connection goes on."""
+    def not_taken(self, found: Performative | None) -> None:
+        """A frame of a session that we have ended, or that ends it. A transfer may be a post (T22)."""
+        if found is not None and found.code == TRANSFER:
+            with suppress(DecodeError):
+                for start in found.fields(_STATE, 1):
+                    txn_id, _ = scalar(found.octets, start)
+                    if isinstance(txn_id, bytes):
+                        not_taken(self._connection.service.registry, self._connection, txn_id)
+
+    def end(self, number: int, refusal: Refusal, found: Performative | None) -> None:
+        """End a session from our side, for the frame ``found`` (part 2, section 2.5.5). The connection goes on."""
         channel = self._channels[number]
         channel.ended = True
         self._ended += 1
@@ -305,6 +320,7 @@ class Channels:
             self._forget(channel, end)
         if channel.pointer is not None:
             self._connection.end_session(channel.pointer, refusal)
+        self.not_taken(found)
 
     def _echo(self, number: int, end: End | None, drains: bool) -> None:
         """Say how it stands with the session, or with a link. ``drains``: only where a drain has found no credit, to

@@ -9,6 +9,7 @@ from coordinator.address.permissions import unauthorized
 from coordinator.login import logins
 from coordinator.login.exchange import Code, Outcome
 from coordinator.login.offer import EXTERNAL
+from coordinator.login.origin import peer_of
 from links.tls import TlsSocket
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Client:
         """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.offer`)."""
         self.service = service
         self.socket = sock
-        self.peer = _peer(sock)
+        self.peer = peer_of(sock)
         self._mechanisms = mechanisms
         #: called when its rights are known, to end a login that has succeeded
         self._let_in: Callable[[], None] | None = None
@@ -91,11 +92,3 @@ class Client:
         """:raises Refusal: it may not."""
         if not self.may(verb, name):
             raise unauthorized(verb, name)
-
-
-def _peer(sock: sockets.socket) -> str:
-    try:
-        name = sock.getpeername()
-    except OSError:
-        return "gone"
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)

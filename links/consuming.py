@@ -45,6 +45,7 @@ class Consuming(Outgoing):
         "_starved",
         "by_name",
         "has_decided",
+        "transactional",
         "unsettled",
     )
 
@@ -62,7 +63,7 @@ class Consuming(Outgoing):
         super().__init__(connection, pointer, address, queue, honoured, lasts=lasts)
         self._group = group
         self.unsettled: dict[engine.Pointer, Entry] = {}
-        self.has_decided = False
+        self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.limits.unsettled_per_link
         #: octets that all links of the connection have handed to the engine; with more this link stops

@@ -185,6 +185,8 @@ class Endpoints:
         if link is not None:
             link.departure = Departure.LEFT
             link.lost()
+            if isinstance(link, Incoming) and link.ending is not None:  # its peer detached it before it was told
+                engine.set_condition(engine.link_condition(pointer), link.ending.condition, link.ending.description)
             if closed and isinstance(link, Consuming) and link.subscription:
                 try:
                     link.end_subscription()

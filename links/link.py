@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
-from links import amending, container, engine, termini
+from links import amending, container, engine, states, termini
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.outcomes import Outcome
+    from coordinator.registry import Registry
     from coordinator.service import Service
     from links.dispositions import Dispositions
     from links.output import Output
@@ -185,6 +187,16 @@ class Link:
         while engine.link_recv(self.pointer, engine.message_buffer, engine.MESSAGE_ROOM) > 0:
             pass
 
+    def _not_taken(self, delivery: engine.Pointer) -> None:
+        """It is a post for which the link ends, or which comes behind its end."""
+        if engine.delivery_remote_state(delivery) != engine.TRANSACTIONAL:
+            return
+        try:
+            txn_id = states.txn_id_of(delivery)
+        except DecodeError:
+            return
+        not_taken(self.connection.service.registry, self.connection, txn_id)
+
     def _room_for_state(self, delivery: engine.Pointer, octets: int) -> bool:
         """Whether the connection goes on when the engine keeps so many octets of a large state."""
         if engine.delivery_remote_state(delivery) in _STATES_WITHOUT_VALUES:
@@ -194,6 +206,13 @@ class Link:
         text = "large states of deliveries take too much memory (limits.memory_bytes): say less, or of fewer at once"
         self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
         return False
+
+
+def not_taken(registry: Registry, connection: object, txn_id: bytes) -> None:
+    """T22: no transaction commits without a post that came for it on a link, or in a session, that had ended."""
+    txn = registry.for_work(txn_id, connection)
+    if txn is not None:
+        txn.refuse(Refusal(Condition.ILLEGAL_STATE, "a post came for it on a link, or in a session, that had ended"))
 
 
 class Attaching(Link):
@@ -206,6 +225,7 @@ class Attaching(Link):
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer before there was credit"))
+        self._not_taken(delivery)
 
     def on_flow(self) -> None:
         pass  # its credit is read from the engine once it is attached
@@ -272,6 +292,7 @@ class Refused(Link):
         if engine.link_is_receiver(pointer):
             # ``delivery`` may have been answered before all of it had come, and one before it may be there still
             while (current := engine.link_current(pointer)) != engine.NULL:
+                self._not_taken(current)
                 self._drop_octets()
                 if engine.delivery_partial(current):
                     self.connection.incomplete += not self._incomplete

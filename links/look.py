@@ -197,13 +197,13 @@ class Look:
 
     def _judge_head(self, at: int, size: int, head: bytes, body: int) -> Cut | None:
         """The same of the frame that begins with ``head``, whose descriptors are numbers."""
-        number = int.from_bytes(head[6:8], "big")
+        number, found = int.from_bytes(head[6:8], "big"), None
         try:
             found = performatives.read(head, body)
             if found is None:
                 return None
             if self.channels.ignores(number, found):
-                return at, b"", at + size, _nothing
+                return at, b"", at + size, partial(self.channels.not_taken, found)
             frame = self.channels.renamed(number, found) if found.code == ATTACH else b""
             if len(frame) > self._most:
                 text = f"an attach of {size} octets, by the name of another link of its session: detach that one first"
@@ -216,7 +216,7 @@ class Look:
         except Refusal as refusal:
             if isinstance(refusal, Broken) or not self.channels.opened:
                 return at, b"", at + size, partial(self._close, refusal)
-            return at, b"", at + size, partial(self.channels.end, number, refusal)
+            return at, b"", at + size, partial(self.channels.end, number, refusal, found)
         if found.code == OPEN:
             act = self._opened
         if found.code == CLOSE:

@@ -16,6 +16,8 @@ from typing import Any
 
 import structlog
 
+from coordinator.login.origin import peer_of
+
 log = structlog.get_logger(__name__)
 
 #: Octets read from the socket at once: from the least to the most, half as many after each read that took the processor
@@ -80,7 +82,7 @@ class TlsSocket(socket.socket):
             self.must_read()
         if not self.flush():
             if self._greeted and len(self._unsent) > _MOST_UNSENT:
-                log.info("connection failed", peer=_host(self), why="TLS: it asks for answers, and reads none")
+                log.info("connection failed", peer=peer_of(self), why="TLS: it asks for answers, and reads none")
                 return 0
             self.must_write()
         if not taken and not ended:
@@ -120,7 +122,7 @@ class TlsSocket(socket.socket):
             return taken, True
         except ssl.SSLError as error:
             why = _reason(error)
-            log.info("connection failed", peer=_host(self), why=f"TLS: {why}")
+            log.info("connection failed", peer=peer_of(self), why=f"TLS: {why}")
             if self.distrusted is not None and (isinstance(error, ssl.SSLCertVerificationError) or why == _NOT_SHOWN):
                 self.distrusted(why)
             return taken, True
@@ -172,13 +174,6 @@ class TlsSocket(socket.socket):
 
 def _nothing() -> None:
     pass
-
-
-def _host(sock: socket.socket) -> str:
-    try:
-        return str(sock.getpeername()[0])
-    except OSError:
-        return "gone"
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 from psycopg import pq
 
-from store.backend import BEGAN, Backend
+from store.backend import BEGAN, NAME, Backend
 from store.errors import StoreError
 from store.libpq import Connection
 from store.loop import Loop
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 _TERMINATE = (
     "select count(pg_terminate_backend(pid)) from pg_stat_activity "
     f"where pid = $1::int4 and {BEGAN} = $2::int8 and pid <> pg_backend_pid() "
-    "and application_name = current_setting('application_name')"
+    f"and {NAME} = split_part(current_setting('application_name'), ' - ', 1)"
 )
 
 LOOK_AGAIN_SECONDS = 0.05

@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from store import channels, removal
+from store.backend import NAME
 from store.errors import StoreUnavailable, boundary
 from store.ids import OUTBOX, UuidV7
 from store.processes import gone, machine, start_ticks
@@ -189,7 +190,7 @@ def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> t
         connection.execute(
             text(
                 "select pg_terminate_backend(pid, :patience) from pg_stat_activity where datname = current_database() "
-                "and pid <> pg_backend_pid() and application_name = any(:names)"
+                f"and pid <> pg_backend_pid() and {NAME} = any(:names)"
             ),
             {"names": names, "patience": _TERMINATE_MS},
         )

@@ -12,6 +12,8 @@ from store.errors import StoreError, StoreUnavailable, boundary
 PER_WORKER = 4
 #: Connections for the watch, the maintenance, the metrics, and a command.
 BESIDE = 4
+#: how often a connection asks for its session once a second one is idle: of those that a pooler lends in turn
+_TURNS = 3
 
 
 def connections_needed(workers: int) -> int:
@@ -22,13 +24,17 @@ def check_sessions(connection: Connection, url: str, patience: Patience) -> None
     """:raises StoreError: when SQL transactions of one connection are in sessions of several."""
     ask = text("select pg_backend_pid()")
     with boundary(), connected(url, patience=patience) as other:
-        mine = connection.scalar(ask)
+        mine = {connection.scalar(ask)}
         connection.rollback()
-        # A pooler lends what was given back last, or another where someone has that.
+        # A pooler lends what was given back last, or another where someone has that; or each of them in turn.
         others = other.scalar(ask)
-        still_mine = connection.scalar(ask)
+        mine.add(connection.scalar(ask))
         connection.rollback()
-    if others == mine or still_mine != mine:
+        other.rollback()
+        for _ in range(_TURNS):
+            mine.add(connection.scalar(ask))
+            connection.rollback()
+    if len(mine) > 1 or others in mine:
         raise StoreError(
             "a pooler in front of the server lends a session for each SQL transaction: it has to be in session mode"
         )

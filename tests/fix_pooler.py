@@ -45,12 +45,14 @@ class Pooler:
     """Listens on 127.0.0.1; :attr:`url` connects through it to the server of ``url``."""
 
     def __init__(self, url: str) -> None:
+        #: sessions are lent in turn (``server_round_robin``)
+        self.in_turn = False
         #: makes the URL, and knows the place of the server; its own listener is not used
         self._way = Proxy(url)
         self._listener = socket.create_server(("127.0.0.1", 0))
         old, new = (each.getsockname()[1] for each in (self._way._listener, self._listener))
         self.url = self._way.url.replace(f":{old}/", f":{new}/")
-        #: sessions that no client has now; the one that was given back last is lent first
+        #: sessions that no client has now; the one that was given back last is lent first, or last
         self._free: list[socket.socket] = []
         self._wires: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -82,7 +84,7 @@ class Pooler:
 
     def _take(self, startup: bytes) -> socket.socket:
         with contextlib.suppress(IndexError):
-            return self._free.pop()
+            return self._free.pop(0 if self.in_turn else -1)
         return self._session(startup)[0]
 
     def _session(self, startup: bytes) -> tuple[socket.socket, bytes]:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 import pytest
@@ -41,6 +42,8 @@ class Proxy:
             each.set()
         #: of what came from the client, seen before it is passed on
         self.on_request: Callable[[bytes], None] = lambda _: None
+        #: what a client begins with is passed on as this makes it
+        self.on_startup: Callable[[bytes], bytes] = lambda octets: octets
         #: what came from the server is passed on as this makes it
         self.on_reply: Callable[[bytes], bytes] = lambda octets: octets
         threading.Thread(target=self._accept, daemon=True).start()
@@ -73,7 +76,17 @@ class Proxy:
         self.on_request = lambda _: time.sleep(seconds)
 
     def pool(self) -> None:
-        """As a pooler does, new connections are told a number of their own in the place of the server process's."""
+        """As PgBouncer does, new connections are told a number of their own in the place of the server process's, and
+        the server is told their clients' places with their names (``application_name_add_host``).
+        """
+        places = count(1)
+        named = re.compile(rb"(?<=\0application_name\0)[^\0]*")
+
+        def with_place(octets: bytes) -> bytes:
+            told = named.sub(lambda name: name[0] + b" - 127.0.0.1:%d" % next(places), octets[4:], count=1)
+            return (4 + len(told)).to_bytes(4, "big") + told
+
+        self.on_startup = with_place
         key = re.compile(rb"K\0\0\0\x0c.{8}", re.DOTALL)
         self.on_reply = lambda octets: key.sub(b"K\0\0\0\x0c\x7f\xff\xff\xff\0\0\0\0", octets, count=1)
 
@@ -140,10 +153,13 @@ class Proxy:
 
     def _pass(self, wire: _Wire, what: str) -> None:
         source, sink = (wire.client, wire.server) if what == "requests" else (wire.server, wire.client)
+        begins = what == "requests"
         with contextlib.suppress(OSError, ValueError):
             while octets := source.recv(1 << 16):
                 if what == "requests":
                     self.on_request(octets)
+                    octets = self.on_startup(octets) if begins else octets
+                    begins = False
                 else:
                     octets = self.on_reply(octets)
                 self._passes[what].wait()

@@ -19,7 +19,7 @@ class Consumer:
 
     default_outcome: Outcome | None = None
     connection: object = None
-    has_decided = False
+    has_decided = transactional = False
 
     def __init__(self, key: int, room: int) -> None:
         self.key = key
@@ -72,6 +72,7 @@ class Home:
     def __init__(self) -> None:
         self.dirty: list[Queue] = []
         self.holding: set[Queue] = set()
+        self.sharing: set[Queue] = set()
         self.failed = lambda: None
         self.later = lambda available: None
 

@@ -16,6 +16,7 @@ import pytest
 
 from store import libpq, questions
 from store.asking import Queries, Query
+from store.backend import NAME
 from store.commit.batch import Batch
 from store.commit.group_commit import GroupCommit, Limits
 from store.commit.terms import PLAIN
@@ -172,7 +173,7 @@ class Truth:
 
     def waiting_backends(self) -> int:
         found = self.rows(
-            "select count(*) from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'",
+            f"select count(*) from pg_stat_activity where {NAME} = %s and wait_event_type = 'Lock'",
             f"coordinator batch {ME}",
         )
         return int(found[0][0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from cproton_ffi import ffi
@@ -121,6 +122,8 @@ class Served:
         )
         self.output: Any = Output(self.transport)
         self.endpoints: Any = self
+        #: knows no transaction
+        self.service: Any = SimpleNamespace(registry=SimpleNamespace(for_work=lambda txn_id, owner: None))
         self.links: dict[engine.Pointer, _Link] = {}
         self.sessions: set[engine.Pointer] = set()
         self.closing = False

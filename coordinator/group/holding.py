@@ -40,10 +40,14 @@ def unread(queue: Queue) -> None:
 
 def share(queue: Queue) -> None:
     """Another instance came: hold the group no longer whole."""
-    if not queue.holding:
-        return
+    if queue.holding and queue not in queue.home.sharing:
+        queue.home.sharing.add(queue)
+        _when_read(queue)
+
+
+def _when_read(queue: Queue) -> None:
     if queue.normal.loading:  # what is being read is not known yet
-        queue.instance.loop.call_later(_READ_SECONDS, lambda: share(queue))
+        queue.instance.loop.call_later(_READ_SECONDS, lambda: _when_read(queue))
         return
     queue.normal.loading = True
     queue.instance.commit.add(Share(queue))
@@ -73,6 +77,7 @@ class Share:
             queue.yield_ids(let_go)
         queue.holding = False
         queue.home.holding.discard(queue)
+        queue.home.sharing.discard(queue)
         queue.normal.load_ended()
         queue.in_store(0)
 
@@ -81,5 +86,6 @@ class Share:
 
         The next heartbeat that sees other instances, or the next look for idle queues, shares the group again.
         """
+        self._queue.home.sharing.discard(self._queue)
         self._queue.normal.load_ended()
         self._queue.touch()

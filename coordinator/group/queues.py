@@ -49,6 +49,8 @@ class Home(Protocol):
     dirty: list[Queue]
     #: those whose groups are held whole
     holding: set[Queue]
+    #: of these, those that are to be shared
+    sharing: set[Queue]
     #: called when an entry was marked failed in the store: it is to become a dead letter
     failed: Callable[[], None]
     #: called when an entry is durable that is to be delivered later: at this time, in microseconds since 2000

@@ -32,6 +32,7 @@ class Queues:
         self.by_group = Known()
         #: those whose groups are held whole: they are not dropped before they are held no more
         self.holding: set[Queue] = set()
+        self.sharing: set[Queue] = set()
         #: those that are pumped at the end of this turn
         self.dirty: list[Queue] = []
         self._idle_before: set[Queue] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv6Address, ip_address
+from socket import socket
 
 
 def origin_of(host: str) -> str:
@@ -16,6 +17,15 @@ def origin_of(host: str) -> str:
     return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))
 
 
+def peer_of(sock: socket) -> str:
+    """The other end as the log names it: by host and port."""
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return "gone"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+
 def origin_of_peer(peer: str) -> str:
-    """Of a client as the log names it: by host and port, or by its host alone."""
+    """Of a client as :func:`peer_of` names it."""
     return origin_of(peer.rpartition(":")[0] or peer)

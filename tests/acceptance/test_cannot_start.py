@@ -4,6 +4,7 @@ where the store is away.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -130,8 +131,16 @@ def test_no_connection_is_left(own_server: tuple[EmbeddedServer, str]) -> None:
     assert "CONNECTION LIMIT" in reason
 
 
-def test_a_pooler_that_lends_sessions_for_one_transaction(pooler: Pooler) -> None:
-    """The workers would have no session of their own: no prepared statement, no notice, no setting that stays."""
+@pytest.mark.parametrize("in_turn", [False, True])
+@pytest.mark.parametrize("idle", [0, 2])
+def test_a_pooler_that_lends_sessions_for_one_transaction(pooler: Pooler, in_turn: bool, idle: int) -> None:
+    """The workers would have no session of their own: no prepared statement, no notice, no setting that stays.
+    ``idle``: so many were there before.
+    """
+    pooler.in_turn = in_turn
+    with contextlib.ExitStack() as stack:
+        for _ in range(idle):
+            stack.enter_context(psycopg.connect(pooler.url))
     reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", pooler.url, status=2)
     assert "has to be in session mode" in reason
 

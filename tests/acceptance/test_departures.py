@@ -8,6 +8,7 @@ from tests.fix_service import Service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Detach, Modified, Rejected, Released, Source, State
 from tests.wire.links import Receiver
+from tests.wire.messages import Header, data
 from tests.wire.queues import post
 
 pytestmark = pytest.mark.rule("D5")
@@ -138,6 +139,25 @@ def test_in_transactions_their_rollbacks_count(begin: Begin, address: str) -> No
         (b"2", 0),
         (b"3", 0),
     ]
+
+
+@pytest.mark.rule("T28", "D4")
+def test_what_lies_behind_what_is_committed_has_not_failed(begin: Begin, address: str) -> None:
+    """A client takes an urgent message, commits it and leaves, again and again, as JmsTemplate.receive does."""
+    session = begin()
+    sender, control = session.sender(address), session.control()
+    sender.outcome(data(b"behind"))
+    counts = []
+    for _ in range(6):
+        sender.outcome(Header(priority=9).encoded() + data(b"urgent"))
+        consumer = session.receiver(address)
+        urgent, behind = consumer.take_many(2)
+        counts.append(behind.count)
+        txn = control.declare()
+        urgent.retire(txn, Accepted())
+        control.commit(txn)
+        consumer.detach()
+    assert counts == [0] * 6
 
 
 def test_a_transaction_that_is_undecided_keeps_what_it_retires(begin: Begin, address: str) -> None:

@@ -4,6 +4,7 @@ for stored (part 2, section 2.6.12; part 3, section 3.4; rules T22, T23)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ from tests.wire.frames import (
     Accepted,
     Attach,
     Detach,
+    Discharge,
     Disposition,
     Rejected,
     Released,
@@ -252,3 +254,76 @@ def test_a_client_that_looks_at_each_outcome_commits_without_such_a_delivery(
     assert refused(state.outcome) == "amqp:not-implemented"
     control.commit(txn)
     assert session.receiver(address).bodies() == [b"good"]
+
+
+def _discharged_behind(begin: Begin, address: str, settled: bool, frame_size: int | None) -> tuple[Any, Any]:
+    """The outcome of a commit; its post comes on a link that ends for one of another transaction."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    other, txn = control.declare(), control.declare()
+    with session.peer.at_once():
+        sender.post(data(b"x" * 2 * LARGEST), txn=other, frame_size=10_000)
+        sender.post(data(b"behind" * 9), txn=txn, settled=settled, frame_size=frame_size)
+        number = control.request(Discharge(txn_id=txn, fail=False))
+    assert control.discharge(other) != Accepted()
+    return control.answer_to(number).state, session
+
+
+@pytest.mark.rule("T22", "T23")
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("frame_size", [None, 10], ids=["one-transfer", "many"])
+def test_a_transaction_whose_post_comes_behind_the_end_of_its_link(
+    begin: Begin, address: str, settled: bool, frame_size: int | None
+) -> None:
+    """It rolls back: its client sent the post before it knew of the end."""
+    state, session = _discharged_behind(begin, address, settled, frame_size)
+    assert condition(state) == "amqp:transaction:rollback"
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T22", "T23")
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_transaction_whose_post_comes_before_there_was_credit(begin: Begin, address: str, settled: bool) -> None:
+    session = begin()
+    control = session.control()
+    txn = control.declare()
+    with session.peer.at_once():
+        session.send(
+            Attach(name="early", handle=9, role=SENDER, target=Target(address=address), initial_delivery_count=0)
+        )
+        post = Transfer(handle=9, delivery_id=session.next_delivery_id(), delivery_tag=b"1", message_format=0)
+        session.send(replace(post, settled=settled, state=TransactionalState(txn_id=txn)), payload=data(b"early"))
+        number = control.request(Discharge(txn_id=txn, fail=False))
+    assert condition(control.answer_to(number).state) == "amqp:transaction:rollback"
+
+
+@pytest.mark.rule("T22", "T23")
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_transaction_whose_post_ends_its_session_or_comes_behind(begin: Begin, address: str, behind: bool) -> None:
+    """The session ends for a handle that has no link; the control link is in another."""
+    session = begin()
+    control, posting = session.control(), session.peer.begin()
+    sender, txn = posting.sender(address), control.declare()
+    state = None if behind else TransactionalState(txn_id=txn)
+    with session.peer.at_once():
+        posting.send(Transfer(handle=99, delivery_id=posting.next_delivery_id(), delivery_tag=b"1", state=state))
+        for _ in range(behind):
+            sender.post(data(b"behind"), txn=txn, settled=True)
+        number = control.request(Discharge(txn_id=txn, fail=False))
+    assert condition(control.answer_to(number).state) == "amqp:transaction:rollback"
+
+
+@pytest.mark.rule("P14", "T22")
+@pytest.mark.parametrize(("source", "settled"), [(Source(outcomes=("amqp:accepted:list",)), False), (Source(), True)])
+def test_a_client_that_detaches_before_it_is_told_why_its_link_ends(
+    begin: Begin, address: str, source: Source, settled: bool
+) -> None:
+    """A post is still with the store; the one behind it is refused, and all that can tell is the detach."""
+    session = begin()
+    sender = session.sender(address, source=source)
+    with session.peer.at_once():
+        good = sender.post(data(b"good"))
+        sender.post(b"wrong", settled=settled)
+        session.send(Detach(handle=sender.handle, closed=True))
+    assert sender.error == "amqp:decode-error"
+    assert session.answers[good][0].state == Accepted()

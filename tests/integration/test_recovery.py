@@ -324,13 +324,15 @@ def test_what_it_held_is_told_though_no_entry_comes_back(
     assert _give_up(database) == GivenUp()
 
 
+@pytest.mark.parametrize("place", ["", " - 127.0.0.1:5000"])
 def test_what_is_still_under_way_for_a_dead_instance_is_ended_first(
-    database: Connection, database_url: str, rows: Rows
+    database: Connection, database_url: str, rows: Rows, place: str
 ) -> None:
+    """``place``: what PgBouncer adds to a session's name (``application_name_add_host``)."""
     recovery.register(database, "1")
     dead = rows.instance()
     group = rows.queue("orders")
-    with psycopg.connect(database_url, application_name=f"coordinator batch {dead}") as batch:
+    with psycopg.connect(database_url, application_name=f"coordinator batch {dead}{place}") as batch:
         batch.execute(
             "insert into coordinator.entry (group_id, id, half_id, lease) values (%s, 1, 1, %s)", (group, dead)
         )

@@ -193,7 +193,7 @@ class ReceiverEnd(LinkEnd):
         self.queue = queue
         self.key = next(_keys)
         self.default_outcome: outcomes.Outcome | None = None
-        self.has_decided = False
+        self.has_decided = self.transactional = False
         self.draining = self.waits = False
         self.room = 0
         #: all that ever came: the message and its attempts then

@@ -268,7 +268,7 @@ class Model:
             if isinstance(link, Receiver):  # D5
                 undecided = [each for each in link.deliveries if not each.done and each.txn is None]
                 first = others = Outcome.LOST
-                if departure is Departure.STOPPED:
+                if departure is Departure.STOPPED or (departure is Departure.LEFT and link.transactional):
                     first = others = Outcome.RELEASED
                 elif departure is Departure.LEFT and link.has_decided:
                     others = Outcome.RELEASED
@@ -715,7 +715,7 @@ class Model:
         if each.txn is None:
             each.txn = txn
             txn.retired.append(each)
-            each.receiver.has_decided = True
+            each.receiver.transactional = True
         if txn.group is not None and txn.state == "active":
             if txn.op is not None:  # H5
                 txn.state, txn.refused = "rollback-only", ROLLBACK

@@ -128,8 +128,10 @@ class Sender(Link):
 class Receiver(Link):
     queue: int = 0
     deliveries: list[Delivery] = field(default_factory=list)
-    #: it has retired in a transaction, or has decided in none
+    #: it has decided one outside transactions
     has_decided: bool = False
+    #: it has retired one in a transaction
+    transactional: bool = False
 
 
 @dataclass(eq=False)

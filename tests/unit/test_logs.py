@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
@@ -12,6 +13,7 @@ from typing import Literal
 import pytest
 import structlog
 
+from coordinator.login.origin import origin_of_peer, peer_of
 from coordinator.process import logs
 from coordinator.settings import LogSettings
 
@@ -123,6 +125,16 @@ def test_the_lines_about_one_host_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         ("192.0.2.1:1", 7),
         ("192.0.2.1:1", None),
     ]
+
+
+@pytest.mark.rule("S5", "S2")
+@pytest.mark.parametrize(("listening", "named"), [("127.0.0.1", "127.0.0.1"), ("::1", "::")])
+def test_the_origin_of_a_client_as_the_log_names_it(listening: str, named: str) -> None:
+    """Of IPv6 the network: a host may have all its addresses, and hides no other."""
+    family = socket.AF_INET6 if ":" in listening else socket.AF_INET
+    with socket.create_server((listening, 0), family=family) as server, socket.socket(family) as client:
+        client.connect(server.getsockname())
+        assert origin_of_peer(peer_of(client)) == named
 
 
 @pytest.mark.rule("S5")

@@ -19,7 +19,7 @@ from coordinator.transitions import COMMITTING, ENLISTED, ROLLED_BACK, SENT, Txn
 class Link:
     default_outcome: Outcome | None = RELEASED
     departure = Departure.LOST
-    has_decided = False
+    has_decided = transactional = False
 
     def __init__(self) -> None:
         self.refusals: list[Refusal] = []

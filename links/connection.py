@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from coordinator.service import Service
     from links.crowd import Crowd
     from links.link import Sending
+    from links.reading import Shares
     from links.termini import Termini
     from store.permissions import Verb
 
@@ -52,6 +53,7 @@ class Reactor(endpoints.Reactor, Protocol):
     #: connections that may have something to write
     dirty: list[Connection]
     crowd: Crowd[Connection]
+    shares: Shares
 
     @property
     def connections(self) -> Collection[Connection]: ...
@@ -98,6 +100,7 @@ class Connection(Client):
         "posting",
         "reactor",
         "read_room",
+        "read_seconds",
         "readable",
         "sessions",
         "starved",
@@ -126,8 +129,8 @@ class Connection(Client):
         #: by naming them (:class:`coordinator.address.directory.Maker`)
         self.addresses_made = 0
         self.open = True
-        #: octets that the next turn reads at once
-        self.read_room = LITTLE_ROOM
+        #: octets that the next turn reads at once, and its share of the time (:mod:`links.reading`)
+        self.read_room, self.read_seconds = LITTLE_ROOM, reactor.shares.most
         #: None once the protocol headers, and SASL, are done
         self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
         self.dispositions = Dispositions()
@@ -138,18 +141,15 @@ class Connection(Client):
         self.parked = Parked(self)
         #: how many links we have closed, and the peer has not, in the middle of a delivery
         self.incomplete = 0
-        self.opened = False
+        self.opened = self.closing = False
         #: the number of the last tick that was asked for: only that one is due
         self.ticks = 0
-        self.closing = False
         #: its claim to be the container's only connection (P15)
         self._sole: Sole | None = None
-        #: its open has come, and is not answered yet
-        self.opening = False
+        self.opening = False  # its open has come, and is not answered yet
         self.dirty = self.readable = False
         self.output = self._output_of(sock)
-        #: it is not read until there is room again
-        self.paused = False
+        self.paused = False  # until there is room again
         self.endpoints = Endpoints(self)
         self.sessions: Collection[engine.Pointer] = self.endpoints.sessions
         #: links that stopped because too much waits to be written

@@ -59,6 +59,7 @@ class Reactor(Loop):
         self._ticks = Ticks(self)
         self.crowd: Crowd[Connection] = Crowd()
         self.leaving = Leaving(self)
+        self.shares = reading.Shares()
 
     # -- connections
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from links import reading
-from links.endpoints import LITTLE_ROOM
 from links.reactor import Reactor
 
 _ROOM = 1 << 18
+#: of a read, after which its turn reads no more
+_LONG = 0.25
 
 
 class Turning(Reactor):
@@ -23,14 +25,16 @@ class Turning(Reactor):
     def __init__(self) -> None:
         super().__init__()
         self.did: list[str] = []
+        self.told: Counter[str] = Counter()
         self.contained: list[object] = []
-        #: seconds of the clock that each read takes
+        #: seconds of the clock that each read takes, except of one who says little
         self.takes = 0.0
         self.now = 0.0
 
     def read(self, connection: Any) -> None:
         self.did.append(connection.name)
-        self.now += self.takes
+        self.told[connection.name] += 1
+        self.now += 0.0 if connection.name == "little" else self.takes
         if connection.name == "defect":
             raise ValueError
 
@@ -38,8 +42,10 @@ class Turning(Reactor):
         self.contained.append(what)
 
 
-def _connection(name: str) -> Any:
-    return SimpleNamespace(name=name, open=True, paused=False, readable=False, read_room=_ROOM)
+def _connection(name: str, reactor: Reactor | None = None) -> Any:
+    """``reactor``: one that has read others before."""
+    had = 0.0 if reactor is None else reactor.shares.most
+    return SimpleNamespace(name=name, open=True, paused=False, readable=False, read_room=_ROOM, read_seconds=had)
 
 
 @pytest.fixture
@@ -57,7 +63,7 @@ def test_what_a_turn_leaves_comes_first_in_the_next(reactor: Turning) -> None:
     first, second, third = (_connection(name) for name in ("first", "second", "third"))
     for each in (first, second, third):
         reactor._serve(each, select.EPOLLIN)
-    reactor.takes = 2 * reading.READ_SECONDS
+    reactor.takes = _LONG
     turns = []
     for _ in range(4):
         reactor.finish_turn()
@@ -66,6 +72,87 @@ def test_what_a_turn_leaves_comes_first_in_the_next(reactor: Turning) -> None:
         turns.append(list(reactor.did))
         reactor.did.clear()
     assert turns == [["first"], ["second"], ["third"], ["first"]]
+
+
+class Many:
+    """So many connections that always have more to say, and a turn has time for some of them."""
+
+    def __init__(self, reactor: Turning, count: int) -> None:
+        self._reactor = reactor
+        reactor.takes = _LONG / 128
+        self._all = {str(number): _connection(str(number)) for number in range(count)}
+        for each in self._all.values():
+            reactor._serve(each, select.EPOLLIN)
+
+    def turn(self) -> list[str]:
+        """What a turn reads."""
+        reactor = self._reactor
+        reactor.did.clear()
+        reactor.finish_turn()
+        for name in reactor.did:
+            if name in self._all:
+                reactor._serve(self._all[name], select.EPOLLIN)
+        return list(reactor.did)
+
+
+@pytest.mark.rule("S5")
+def test_a_client_that_says_little_does_not_wait_for_many_that_say_much(reactor: Turning) -> None:
+    """It comes first whenever it says something. They have as much each."""
+    little = _connection("little", reactor)
+    many = Many(reactor, 300)
+    for _ in range(200):
+        many.turn()
+    reactor.told.clear()
+    for _ in range(100):
+        reactor._serve(little, select.EPOLLIN)
+        assert many.turn()[0] == "little"
+    assert len(reactor.told) == 301
+    del reactor.told["little"]
+    assert max(reactor.told.values()) - min(reactor.told.values()) <= 1
+
+
+@pytest.mark.rule("S5")
+def test_a_new_client_waits_for_the_others_once(reactor: Turning) -> None:
+    many = Many(reactor, 300)
+    for _ in range(200):
+        many.turn()
+    little = _connection("little", reactor)
+    turns = []
+    for _ in range(20):
+        reactor._serve(little, select.EPOLLIN)
+        read: list[str] = []
+        while "little" not in read:
+            read += many.turn()
+        turns.append(len(read))
+    assert 250 < max(turns[:2]) < 350
+    assert max(turns[2:]) < 30
+
+
+@pytest.mark.rule("S5")
+def test_clients_that_come_and_go_do_not_keep_others_from_being_read(reactor: Turning) -> None:
+    """Each turn has more new ones than it has time for."""
+    many = Many(reactor, 2)
+    for _ in range(50):
+        for _ in range(30):
+            reactor._serve(_connection("new", reactor), select.EPOLLIN)
+        many.turn()
+    assert min(reactor.told["0"], reactor.told["1"]) > 5
+
+
+@pytest.mark.rule("S5")
+def test_a_client_that_was_away_has_saved_little_up(reactor: Turning) -> None:
+    """Else it would have all of the time for as long as the others had it before."""
+    busy, idle = _connection("busy"), _connection("idle")
+    reactor.takes = _LONG
+    for _ in range(100):
+        reactor._serve(busy, select.EPOLLIN)
+        reactor.finish_turn()
+    reactor.told.clear()
+    for _ in range(40):
+        for each in (busy, idle):
+            reactor._serve(each, select.EPOLLIN)
+        reactor.finish_turn()
+    assert 20 < reactor.told["idle"] <= 20 + 2 * reading.SAVED_SECONDS / _LONG
 
 
 @pytest.mark.rule("S5")
@@ -85,7 +172,7 @@ def test_the_store_has_its_turn_before_what_is_left(reactor: Turning) -> None:
     reading_end, writing_end = os.pipe()
     os.write(writing_end, b".")
     reactor.watch(reading_end, select.EPOLLIN, lambda _: reactor.did.append("store"))
-    reactor.takes = 2 * reading.READ_SECONDS
+    reactor.takes = _LONG
     for name in ("first", "second", "third"):
         reactor._serve(_connection(name), select.EPOLLIN)
     for _ in range(3):
@@ -105,7 +192,7 @@ def test_a_connection_whose_octets_take_long_is_read_in_smaller_parts(reactor: T
         reactor.read_in_turn(connection)
         reactor.finish_turn()
         rooms.append(connection.read_room)
-    assert rooms == [_ROOM // 4, _ROOM // 16, LITTLE_ROOM, LITTLE_ROOM, LITTLE_ROOM]
+    assert rooms == [_ROOM // 4, _ROOM // 16, _ROOM // 64, _ROOM // 256, reading.LEAST_ROOM]
 
 
 @pytest.mark.rule("S5")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 #: The format of ``summary.json`` that this reads (:func:`spark.report.summary`).
 FORMAT: Final = 1
-_COLUMNS: Final = (
-    *("kind", "severity", "txn_id", "half_id", "address", "consumer_group"),
-    *("detail", "suggested_repair"),
-)
+_TEXTS: Final = ("kind", "severity", "txn_id", "address", "consumer_group", "detail", "suggested_repair")
+_COLUMNS: Final = {name: pa.string() for name in _TEXTS} | {"half_id": pa.int64()}
+#: of a finding, always there
+_ALWAYS: Final = ("kind", "severity", "suggested_repair")
 
 
 class ReportUnusable(Exception):
@@ -38,13 +38,25 @@ class Report:
 
         :raises ReportUnusable: a part of the file cannot be read.
         """
-        path = self.folder / "findings.parquet"
+        path, row = self.folder / "findings.parquet", 0
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(columns=list(_COLUMNS)):
-                    yield from batch.to_pylist()
+                    for finding in batch.to_pylist():
+                        row += 1
+                        _look(finding, f"{path}: row {row}")
+                        yield finding
         except (OSError, pa.ArrowException) as error:
             raise ReportUnusable(f"{path}: it cannot be read to its end: {str(error).splitlines()[0]}") from None
+
+
+def _look(finding: dict[str, Any], where: str) -> None:
+    """:raises ReportUnusable: it is not what the report writes; a text with a NUL is none that a database has."""
+    for name in _TEXTS:
+        if finding[name] is None and name in _ALWAYS:
+            raise ReportUnusable(f"{where}: it has no {name}")
+        if "\0" in (finding[name] or ""):
+            raise ReportUnusable(f"{where}: its {name} has a NUL")
 
 
 def read_report(folder: Path) -> Report:
@@ -57,23 +69,29 @@ def read_report(folder: Path) -> Report:
         said = json.loads(summary.read_text("utf-8"))
         if said["format"] != FORMAT:
             raise ReportUnusable(f"{summary}: its format is {said['format']!r}, expected {FORMAT}")
+        seen_at = datetime.fromisoformat(said["seen_at"])
+        if seen_at.tzinfo is None:
+            raise ReportUnusable(f"{summary}: its seen_at, {said['seen_at']}, has no zone")
         report = Report(
             folder=folder,
             store_id=str(said["store"]["id"]),
-            seen_at=datetime.fromisoformat(said["seen_at"]),
+            seen_at=seen_at.astimezone(UTC),
             total=int(said["findings"]["total"]),
         )
     except OSError as error:
         raise ReportUnusable(f"{summary}: {error.strerror}; is that the --out of coordinator reconcile?") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise ReportUnusable(f"{summary}: not what coordinator reconcile writes") from None
     try:
         with findings.open("rb") as opened, pq.ParquetFile(opened) as file:
-            rows, names = file.metadata.num_rows, file.schema_arrow.names
+            rows, schema = file.metadata.num_rows, file.schema_arrow
     except OSError as error:
         raise ReportUnusable(f"{findings}: {error.strerror or 'it cannot be read'}") from None
     except pa.ArrowInvalid:
         raise ReportUnusable(f"{findings}: no whole Parquet file") from None
-    if rows != report.total or not set(_COLUMNS) <= set(names):
+    if rows != report.total or not set(_COLUMNS) <= set(schema.names):
         raise ReportUnusable(f"{findings}: {rows} findings, where summary.json has {report.total}: not of one run")
+    for name, expected in _COLUMNS.items():
+        if schema.field(name).type != expected:
+            raise ReportUnusable(f"{findings}: its column {name} is {schema.field(name).type}, expected {expected}")
     return report

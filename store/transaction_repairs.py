@@ -139,7 +139,7 @@ class Resume(Repair):
             return Verdict(State.CANNOT, f"transaction {self.txn_id} is not to be checked, as {held}")
         if found.next_check_at > self.seen_at:
             return Verdict(State.DONE, f"transaction {self.txn_id} was checked, or its checks resumed, meanwhile")
-        if found.checks < found.most_checks:
+        if found.most_checks is None or found.checks < found.most_checks:
             wait = f"waits for a checker of its producer group {found.producer_group}"
             return Verdict(State.CANNOT, f"transaction {self.txn_id} {wait}: start one")
         return Verdict(State.CAN, f"check transaction {self.txn_id} again, from the first check on")

@@ -122,7 +122,7 @@ def _of_report(connection: Connection, report: Report) -> _Found:
 
     if (mine := repairs.store_id(connection)) != report.store_id:
         fail(f"the report in {report.folder} is of the store {report.store_id}, and this is {mine}")
-    reason = f"{repairs.REASON} {report.seen_at.astimezone(UTC).isoformat()}"
+    reason = f"{repairs.REASON} {report.seen_at.isoformat()}"
     return _Found(seen_at=report.seen_at, reason=reason, findings=report.findings)
 
 

@@ -118,10 +118,11 @@ def _cell(description: Description, written: DataType, field: StructField) -> Co
 
 
 def _value(text: Column, data_type: DataType) -> Column:
-    """What ``text`` stands for, or null."""
+    """What ``text`` stands for, or null. Spark would take a time without a date for one of today, and a number for a
+    year; 20261128 is a date, perhaps, and no seconds since 1970."""
     if isinstance(data_type, TimestampType):
-        seconds = text.rlike(r"^\s*-?\d{5,12}\s*$")
-        return f.when(seconds, f.timestamp_seconds(text.try_cast("bigint"))).otherwise(text.try_cast(data_type))
+        seconds = f.when(text.rlike(r"^\s*-?\d{9,11}\s*$"), f.timestamp_seconds(text.try_cast("bigint")))
+        return seconds.when(text.rlike(r"^\s*[+-]?\d{4,6}-\d"), text.try_cast(data_type))
     return (as_number(text) if isinstance(data_type, DecimalType) else text).try_cast(data_type)
 
 

@@ -25,7 +25,8 @@ COLUMNS = "order_id string, placed_at timestamp, status string, amount decimal(1
 #: In which there is no room for more digits than may be written.
 WIDE = COLUMNS.replace("decimal(10,2)", "decimal(38,2)")
 HEADER = "order_id,placed_at,status,amount,note"
-LINE = "a1,2026-03-01T00:00:00Z,paid,1.50,x"
+AT = "2026-03-01T00:00:00Z"
+LINE = f"a1,{AT},paid,1.50,x"
 ORDER = {"order_id": "a1", "placed_at": "2026-03-01T00:00:00Z", "status": "paid", "amount": 1.5, "note": "x"}
 
 BLANKS = 'ignoreLeadingWhiteSpace = "true"\nignoreTrailingWhiteSpace = "true"'
@@ -111,6 +112,10 @@ def test_a_json_file_without_any_row_is_an_empty_book(spark: SparkSession, tmp_p
         ("csv", None, _lines(HEADER, LINE, LINE + ",y,z"), "row 2: 'a1,.*y,z' has not the 5 columns"),
         ("json", COLUMNS, _lines(ORDER, ORDER | {"amount": "lots"}), "row 2, column 'amount': 'lots' is no decimal"),
         ("json", COLUMNS, _lines(ORDER, ORDER | {"placed_at": "x"}), "row 2, column 'placed_at': 'x' is no timestamp"),
+        *(
+            ("csv", COLUMNS, _lines(HEADER, LINE, LINE.replace(AT, at)), f"row 2, column 'placed_at': '{at}' is no t")
+            for at in ("20261128", "202611281015", "46354", "2026", "10:15:00", "T10:15:00Z")
+        ),
         ("json", COLUMNS, _lines(ORDER, ORDER, '{"order_id": "a'), 'row 3: \'{"order_id": "a\' is no JSON object'),
         ("json", None, _lines(ORDER, ORDER, '{"order_id": "a'), 'row 3: \'{"order_id": "a\' is no JSON object'),
         ("json", COLUMNS, json.dumps([ORDER], indent=2), r"row 1: '\[' is no JSON object; an array .*multiLine = true"),

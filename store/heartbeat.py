@@ -34,10 +34,15 @@ OVERDUE_SECONDS = 5.0
 #: without a beat for so long, other instances may give this one up before the next beat
 RISK_SECONDS = STALE_SECONDS - LIMIT_SECONDS
 
+#: so far the clock of the database may be from ours, beyond what the beat took. Delays, expiries and retries go by the
+#: clock of the instance that reads them.
+CLOCK_SECONDS = 2.0
+
 _TURN_SECONDS = 0.25
 _FLOAT4 = struct.Struct(">f").pack
 
-#: parameters: instance, and how long its batch has waited. Whether it still counts as alive, and how many others do
+#: parameters: instance, and how long its batch has waited. Whether it still counts as alive, how many others do, and
+#: the time of the database in microseconds since 1970
 _BEAT = f"""with beat as (
       insert into {SCHEMA}.heartbeat (instance_id, commit_waits_seconds)
       select id, $2::float4 from {SCHEMA}.instance where id = $1::int4 and ended_at is null
@@ -45,7 +50,8 @@ _BEAT = f"""with beat as (
         set beaten_at = now(), commit_waits_seconds = excluded.commit_waits_seconds
       returning instance_id)
     select (select count(*) from beat),
-           (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4)"""
+           (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4),
+           (extract(epoch from clock_timestamp()) * 1000000)::int8"""
 
 #: parameter: server processes. Those at work; one that waits for its client is not, as the octets do not come
 _AT_WORK = f"""select pid, {BEGAN} from pg_stat_activity
@@ -79,6 +85,9 @@ class Heartbeat:
         self._asked_at = 0.0
         self._last = time.monotonic()
         self._warned = False
+        #: by our clock
+        self._asked_by_clock = 0.0
+        self._clock_differs = False
         #: questions of the watched connections on which the server was not at work at the last check
         self._idle_questions: set[tuple[Connection, int]] = set()
 
@@ -118,7 +127,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         if self._connection.idle:
-            self._asked_at = time.monotonic()
+            self._asked_at, self._asked_by_clock = time.monotonic(), time.time()
             self._due = self._asked_at + BEAT_SECONDS
             waits = self._waits_seconds()
             self._long_wait = waits if waits >= BEAT_SECONDS else 0.0
@@ -129,14 +138,29 @@ class Heartbeat:
         if isinstance(answer, StoreError):
             log.error("heartbeat refused", error=str(answer))
             return
-        alive, peers = (int.from_bytes(answer[-1].get_value(0, column) or b"", "big") for column in (0, 1))
+        alive, peers, clock = (int.from_bytes(answer[-1].get_value(0, column) or b"", "big") for column in range(3))
         self._last = self._asked_at
         self._warned = False
+        self._look_at_clock(clock / 1e6)
         self._told(bool(alive), peers)
         if time.monotonic() >= self._due:
             self._beat()
         else:
             self._look_at_the_others()
+
+    def _look_at_clock(self, database: float) -> None:
+        """Say once that it differs, and when it no longer does."""
+        ahead, behind = self._asked_by_clock - database, database - time.time()
+        differs = max(ahead, behind) > CLOCK_SECONDS
+        if differs and not self._clock_differs:
+            log.error(
+                "the clock of this machine is not that of the database: messages are delayed, expire and are tried"
+                " again at other times than was asked for; keep both by NTP",
+                seconds_ahead=round(ahead if ahead > behind else -behind, 1),
+            )
+        elif self._clock_differs and not differs:
+            log.info("the clock of this machine is that of the database again")
+        self._clock_differs = differs
 
     # -- the other connections
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -43,6 +44,22 @@ def beating(
         yield beats
     finally:
         heart.close()
+
+
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+def test_a_clock_that_is_not_the_databases_is_told(
+    database_url: str, truth: Truth, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """Delays, expiries and retries go by it. Once, and again when it is put right."""
+    loop, real, off = EpollLoop(), time.time, [0.0]
+    monkeypatch.setattr("store.heartbeat.time.time", lambda: real() + off[0])
+    with capture_logs() as lines, beating(loop, database_url) as beats:
+        for off[0] in (0.0, ahead, 0.0):
+            before = len(beats)
+            loop.run_until(lambda: len(beats) > before + 3)  # noqa: B023
+    assert [line["log_level"] for line in lines] == ["error", "info"]
+    assert "clock of this machine" in lines[0]["event"]
+    assert abs(lines[0]["seconds_ahead"] - ahead) < 5
 
 
 def _beat_at(truth: Truth) -> object:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from coordinator.service import Service
     from links.crowd import Crowd
     from links.link import Sending
-    from links.reading import Shares
+    from links.shares import Shares
     from links.termini import Termini
     from store.permissions import Verb
 

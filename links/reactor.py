@@ -24,6 +24,7 @@ from links.in_turn import Attaches
 from links.leaving import Leaving
 from links.link import Identity, Link
 from links.loop import Loop
+from links.shares import Shares
 from links.ticks import Ticks
 
 log = structlog.get_logger(__name__)
@@ -59,7 +60,7 @@ class Reactor(Loop):
         self._ticks = Ticks(self)
         self.crowd: Crowd[Connection] = Crowd()
         self.leaving = Leaving(self)
-        self.shares = reading.Shares()
+        self.shares = Shares()
 
     # -- connections
 

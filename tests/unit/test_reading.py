@@ -13,6 +13,7 @@ import pytest
 
 from links import reading
 from links.reactor import Reactor
+from links.shares import SAVED_SECONDS
 
 _ROOM = 1 << 18
 #: of a read, after which its turn reads no more
@@ -152,7 +153,7 @@ def test_a_client_that_was_away_has_saved_little_up(reactor: Turning) -> None:
         for each in (busy, idle):
             reactor._serve(each, select.EPOLLIN)
         reactor.finish_turn()
-    assert 20 < reactor.told["idle"] <= 20 + 2 * reading.SAVED_SECONDS / _LONG
+    assert 20 < reactor.told["idle"] <= 20 + 2 * SAVED_SECONDS / _LONG
 
 
 @pytest.mark.rule("S5")

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookError, Description
+from spark.books.footers import look_at_footers
 from spark.books.numbers import FRACTION, as_number, digits_behind_point
 
 #: Else a cell that cannot be read, or that a row lacks, is null.
@@ -78,6 +79,8 @@ def load(spark: SparkSession, description: Description) -> DataFrame:
             _check_encoding(description, declared)
             written = (StructField(each.name, _written(description, each)) for each in declared)
             data = reader.schema(StructType(list(written))).load()
+        if description.format == "parquet":
+            look_at_footers(description, data)
         cells = [_cell(description, data.schema[field.name].dataType, field) for field in declared]
         return data.select(*cells, _without_zone(description, data.schema).alias(WITHOUT_ZONE))
     except (PySparkException, Py4JJavaError) as error:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -285,3 +288,23 @@ def test_blanks_around_a_key_are_of_it_unless_the_options_say_otherwise(
     (tmp_path / "rows").write_text(_lines(HEADER, f" {LINE}", LINE.replace("a1", "a1 ")), "utf-8")
     read = [row.key for row in _rows(spark, _book(tmp_path, "csv", options=options))]
     assert read == (["a1", "a1"] if options else [" a1", "a1 "])
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, None])
+@pytest.mark.parametrize(("lacks", "has"), [("status", "state"), ("placed_at", "at"), ("amount", "sum")])
+def test_a_parquet_file_that_lacks_a_column_is_refused(
+    spark: SparkSession, tmp_path: Path, columns: str | None, lacks: str, has: str
+) -> None:
+    """Spark would take it for null there, and no run would report what was lost of its rows. A column that the
+    description does not name may be lacking.
+    """
+    row = ORDER | {"placed_at": datetime(2026, 3, 1, tzinfo=UTC), "amount": Decimal("1.50")}
+    (tmp_path / "rows").mkdir()
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows" / "a b.parquet")
+    other = {name: value for name, value in row.items() if name != "note"}
+    pq.write_table(pa.Table.from_pylist([other]), tmp_path / "rows" / "b.parquet")
+    assert [each["state"] for each in _rows(spark, _book(tmp_path, "parquet", columns))] == ["committed"] * 2
+    other = {has if name == lacks else name: value for name, value in row.items()}
+    pq.write_table(pa.Table.from_pylist([other]), tmp_path / "rows" / "c.parquet")
+    with pytest.raises(BookError, match=rf"^book orders: .*/rows/c.parquet: there is no column '{lacks}', which other"):
+        _rows(spark, _book(tmp_path, "parquet", columns))

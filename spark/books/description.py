@@ -35,6 +35,9 @@ def _duration(value: object) -> object:
 def _plain_text(value: object) -> object:
     """TOML's numbers and booleans as Spark's readers want their options: text."""
     if isinstance(value, dict):
+        for key, item in value.items():
+            if isinstance(item, list | dict):
+                raise ValueError(f"{key}: expected text, a number or a boolean, and not {item!r}")
         return {key: (str(item).lower() if isinstance(item, bool) else str(item)) for key, item in value.items()}
     return value
 

@@ -124,6 +124,7 @@ def test_a_book_by_txn_id_in_a_csv_file(spark: SparkSession, tmp_path: Path) -> 
         (('grace = "5m"', "grace = 5"), "grace: .*such as '5m'"),
         (('["orders"]', "[]"), "addresses: List should have at least 1"),
         (('"body:$.amount"', '"body"'), r"equal.0.message: .*expected"),
+        (("path = ", "sep = ['x']\npath = "), r"options: .*sep: expected text, a number or a boolean, and not \['x'\]"),
         (("name", "[["), "not TOML"),
     ],
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import (
     UUID,
@@ -62,6 +62,14 @@ LIVING = (
     select(instance, heartbeat.c.beaten_at)
     .outerjoin(heartbeat, heartbeat.c.instance_id == instance.c.id)
     .where(instance.c.ended_at.is_(None))
+)
+
+
+#: how many instances have beaten lately
+ALIVE = (
+    select(func.count())
+    .select_from(instance.join(heartbeat))
+    .where(instance.c.ended_at.is_(None), heartbeat.c.beaten_at >= func.now() - timedelta(seconds=STALE_SECONDS))
 )
 
 

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, func, select, text
 from store.addresses import STATES, Counts
 from store.errors import boundary
 from store.partitions import days_ahead
-from store.recovery import STALE_SECONDS
-from store.tables import SCHEMA, address, consumer_group, heartbeat, instance, pending, retention, txn
+from store.recovery import ALIVE
+from store.tables import SCHEMA, address, consumer_group, pending, retention, txn
 from store.views import groups
 
 
@@ -45,8 +45,6 @@ def look(connection: Connection) -> Stats:
     ahead = days_ahead(connection)
     with boundary():
         connection.execute(text("set transaction isolation level repeatable read, read only"))
-        beating = heartbeat.c.beaten_at >= func.now() - text(f"interval '{STALE_SECONDS:g} seconds'")
-        alive = select(func.count()).select_from(instance.join(heartbeat)).where(instance.c.ended_at.is_(None), beating)
         counted = connection.execute(select(*(func.sum(groups.c[state]).label(state) for state in STATES))).one()
         letters = connection.scalar(
             text(
@@ -63,7 +61,7 @@ def look(connection: Connection) -> Stats:
         rows = connection.execute(select(retention.c.table_name, retention.c.kept_from))
         kept = {row.table_name: row.kept_from for row in rows}
         found = Stats(
-            instances_alive=connection.scalar(alive) or 0,
+            instances_alive=connection.scalar(ALIVE) or 0,
             addresses=connection.scalar(select(func.count()).select_from(address)) or 0,
             groups=connection.scalar(select(func.count()).select_from(consumer_group)) or 0,
             counts=Counts(**{state: int(getattr(counted, state) or 0) for state in STATES}),

@@ -11,7 +11,7 @@ def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: 
     """Bring the database's schema to this version. An embedded server is migrated at its start by itself."""
     url = database(config, database_url, data_dir)
     from coordinator.commands import held_up
-    from store import migrations
+    from store import migrations, recovery
     from store.database import connected
     from store.errors import StoreError
 
@@ -21,9 +21,13 @@ def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: 
             with connected(url, application_name=session) as connection:
                 before = migrations.current(connection)
             migrations.upgrade(url)
+            with connected(url, application_name=session) as connection:
+                alive = connection.scalar(recovery.ALIVE)
     except StoreError as error:
         fail(str(error))
     if before == migrations.HEAD:
         typer.echo(f"database schema is at {before} already")
     else:
         typer.echo(f"database schema is at {migrations.HEAD} now, was at {before or 'none'}")
+        if alive:
+            typer.echo(f"instances of the service that are alive: {alive}; stop those of the version before", err=True)

@@ -10,7 +10,7 @@ from store.permissions import Verb
 from tests.fix_permissions import Enter
 from tests.fix_service import Service, running_service
 from tests.fix_users import EVERYTHING, revoke
-from tests.wire.frames import Accepted, TransactionalState
+from tests.wire.frames import Accepted, Rejected, TransactionalState
 from tests.wire.links import Sender
 from tests.wire.messages import data
 
@@ -58,8 +58,14 @@ def test_a_message_that_has_come_in_part(enter: Enter, service: Service, address
     assert owner.receiver(address).bodies() == []
 
 
-def test_a_transaction_with_a_message_and_a_part_of_another(enter: Enter, service: Service, address: str) -> None:
-    """What has come whole may be committed; what has come in part is never seen."""
+@pytest.mark.rule("T22")
+@pytest.mark.parametrize("sends_on", [False, True])
+def test_a_transaction_with_a_message_and_a_part_of_another(
+    enter: Enter, service: Service, address: str, sends_on: bool
+) -> None:
+    """What has come whole may be committed by a client that stops; what has come in part is never seen. One that sends
+    on has not seen the end of its link: it may take the commit for that of both.
+    """
     session = enter([(Verb.SEND, "*"), (Verb.CREATE, "*")], user=address)
     sender, control, owner = session.sender(address), session.control(), enter(EVERYTHING)
     txn = control.declare()
@@ -69,10 +75,11 @@ def test_a_transaction_with_a_message_and_a_part_of_another(enter: Enter, servic
     session.sync()
     revoke(service, [(Verb.SEND, "*")], user=address)
     assert _ended(sender) == UNAUTHORIZED
-    sender.transfer(b"\xff" * 40_000, delivery_id=number)
+    for _ in range(sends_on):
+        sender.transfer(b"\xff" * 40_000, delivery_id=number)
     assert sender.error == UNAUTHORIZED
-    control.commit(txn)
-    assert owner.receiver(address).bodies() == [b"whole"]
+    assert isinstance(control.discharge(txn), Rejected if sends_on else Accepted)
+    assert owner.receiver(address).bodies() == [b"whole"] * (not sends_on)
 
 
 def test_a_large_message_on_its_way_to_its_consumer(enter: Enter, service: Service, address: str) -> None:

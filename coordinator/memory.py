@@ -50,7 +50,7 @@ class Account:
     """Octets of each part, and their bounds."""
 
     __slots__ = (
-        "connections", "most", "most_unfinished", "parked", "selectors", "transactions", "unread",
+        "connections", "most", "most_transactions", "most_unfinished", "parked", "selectors", "transactions", "unread",
         "window_bytes", "window_room", "windows",
     )  # fmt: skip
 
@@ -58,6 +58,8 @@ class Account:
         """``most``: octets of all parts together."""
         #: octets of each part
         self.most = max(1, most // 6)
+        #: how many undecided transactions there may be before each connection may have a fair number alone
+        self.most_transactions = self.most // 4 // TRANSACTION_OCTETS
         #: octets in memory of messages that are not complete
         self.most_unfinished = min(int(limits.unfinished_bytes), self.most)
         #: of this worker, for which peers may leave octets unread
@@ -95,11 +97,6 @@ class Account:
     @property
     def windows_full(self) -> bool:
         return self.windows > self.most
-
-    @property
-    def most_transactions(self) -> int:
-        """How many undecided transactions there may be before each connection may have a fair number alone."""
-        return self.most // 4 // TRANSACTION_OCTETS
 
     @property
     def fair_transactions(self) -> int:

@@ -86,12 +86,10 @@ class Registry:
         ``user``: whose it is; None: of a client without a login.
         """
         undecided = self._undecided.get(owner, 0)
-        instance = self.instance
-        most, setting = instance.limits.transactions_per_connection, "limits.transactions_per_connection"
-        if len(self.txns) >= instance.memory.most_transactions:
-            fair = instance.memory.fair_transactions
-            if fair < most:
-                most, setting = fair, "its fair share of limits.memory_bytes now"
+        memory = self.instance.memory
+        most, setting = self.instance.limits.transactions_per_connection, "limits.transactions_per_connection"
+        if len(self.txns) >= memory.most_transactions and memory.fair_transactions < most:
+            most, setting = memory.fair_transactions, "its fair share of limits.memory_bytes now"
         if undecided >= most:
             raise Refusal(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
@@ -163,6 +161,14 @@ class Registry:
         if txn is not None and txn.owner is owner and (txn.state is ACTIVE or not txn.discharged):
             return txn
         return None
+
+    def not_taken(self, txn_id: bytes, owner: object) -> None:
+        """T22: no transaction commits without a post that came for it on a link, or in a session, that had ended."""
+        txn = self.for_work(txn_id, owner)
+        if txn is not None:
+            txn.refuse(
+                Refusal(Condition.ILLEGAL_STATE, "a post came for it on a link, or in a session, that had ended")
+            )
 
     def unknown(self, txn_id: bytes, user: str | None) -> Refusal:
         """The refusal of work in a transaction that is not open: its time ran out (T14), which its ``user`` alone is

@@ -15,7 +15,6 @@ from coordinator.errors import Condition, Refusal
 from links import engine, termini
 from links.ends import Channel, End
 from links.incoming import Incoming
-from links.link import not_taken
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, FLOW, OPEN, TRANSFER, Performative
 from links.said import LinkState
 
@@ -308,7 +307,7 @@ class Channels:
                 for start in found.fields(_STATE, 1):
                     txn_id, _ = scalar(found.octets, start)
                     if isinstance(txn_id, bytes):
-                        not_taken(self._connection.service.registry, self._connection, txn_id)
+                        self._connection.service.registry.not_taken(txn_id, self._connection)
 
     def end(self, number: int, refusal: Refusal, found: Performative | None) -> None:
         """End a session from our side, for the frame ``found`` (part 2, section 2.5.5). The connection goes on."""

@@ -14,7 +14,6 @@ from links import amending, container, engine, states, termini
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.outcomes import Outcome
-    from coordinator.registry import Registry
     from coordinator.service import Service
     from links.dispositions import Dispositions
     from links.output import Output
@@ -195,7 +194,7 @@ class Link:
             txn_id = states.txn_id_of(delivery)
         except DecodeError:
             return
-        not_taken(self.connection.service.registry, self.connection, txn_id)
+        self.connection.service.registry.not_taken(txn_id, self.connection)
 
     def _room_for_state(self, delivery: engine.Pointer, octets: int) -> bool:
         """Whether the connection goes on when the engine keeps so many octets of a large state."""
@@ -206,13 +205,6 @@ class Link:
         text = "large states of deliveries take too much memory (limits.memory_bytes): say less, or of fewer at once"
         self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
         return False
-
-
-def not_taken(registry: Registry, connection: object, txn_id: bytes) -> None:
-    """T22: no transaction commits without a post that came for it on a link, or in a session, that had ended."""
-    txn = registry.for_work(txn_id, connection)
-    if txn is not None:
-        txn.refuse(Refusal(Condition.ILLEGAL_STATE, "a post came for it on a link, or in a session, that had ended"))
 
 
 class Attaching(Link):

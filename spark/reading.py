@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import adbc_driver_manager
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,7 +19,7 @@ from spark.archived import Archive
 from spark.directory import Directory
 from spark.ledger import declared_at
 from spark.period import Period
-from spark.snapshot import SMALL_BYTES, Snapshot, read_error, unreadable
+from spark.snapshot import SMALL_BYTES, Snapshot, read_error
 from spark.source import FORMAT, HalfOpReader, ReadOptions
 from store.ids import moment_of
 from store.tables import SCHEMA
@@ -82,10 +81,8 @@ class Store:
     def _live(self, name: str, columns: str) -> tuple[DataFrame, int | None]:
         options = self._options(name, columns)
         if self.small:
-            try:
+            with read_error():
                 rows = _apart(HalfOpReader(ReadOptions.parse(options)).whole)
-            except adbc_driver_manager.Error as error:
-                raise unreadable(error) from None
             if not rows.num_rows:  # PySpark cannot take columns of times that have no chunk
                 rows = rows.schema.empty_table()
             return self.spark.createDataFrame(rows).coalesce(1), rows.num_rows

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+import adbc_driver_manager
 import psycopg
 
 from spark.period import Period
@@ -73,7 +74,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
     try:
         connection = psycopg.connect(url, application_name="coordinator reconcile", keepalives_idle=30)
     except psycopg.Error as error:
-        raise unreadable(error) from None
+        raise _unreadable(error) from None
     try:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
@@ -91,7 +92,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
                 f"database: there is no table {SCHEMA}.half in it; is it the coordinator's, and migrated?"
             ) from None
         except psycopg.Error as error:
-            raise unreadable(error) from None
+            raise _unreadable(error) from None
         assert found is not None
         yield Snapshot(name=found[0], taken_at=found[1], store=store, kept_since=kept_since, connection=connection)
     finally:
@@ -145,13 +146,12 @@ def is_brief(url: str) -> bool:
 
 @contextmanager
 def read_error() -> Iterator[None]:
-    """The database's errors of the block as :class:`StoreUnreadable`."""
+    """The database's errors of the block, by either driver, as :class:`StoreUnreadable`."""
     try:
         yield
-    except psycopg.Error as error:
-        raise unreadable(error) from None
+    except (psycopg.Error, adbc_driver_manager.Error) as error:
+        raise _unreadable(error) from None
 
 
-def unreadable(error: Exception) -> StoreUnreadable:
-    """What a database's driver says."""
+def _unreadable(error: Exception) -> StoreUnreadable:
     return StoreUnreadable(f"database: {' '.join(str(error).split())}")

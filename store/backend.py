@@ -14,9 +14,17 @@ from store.questions.values import int4, int8
 
 #: When a process of ``pg_stat_activity`` began, in microseconds; 0: the role may not see it.
 BEGAN: Final = "coalesce((extract(epoch from backend_start) * 1000000)::int8, 0)"
-#: The name of its session, to which PgBouncer adds its client's place (``application_name_add_host``).
-NAME: Final = "split_part(application_name, ' - ', 1)"
 ASK: Final = f"select pid, {BEGAN} from pg_stat_get_activity(pg_backend_pid())"
+
+
+def without_place(name: str) -> str:
+    """SQL: the name of a session, which the expression ``name`` gives, without its client's place, which PgBouncer adds
+    (``application_name_add_host``).
+    """
+    return f"split_part({name}, ' - ', 1)"
+
+
+NAME: Final = without_place("application_name")
 
 
 class Backend(NamedTuple):

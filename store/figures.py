@@ -17,7 +17,7 @@ from store.errors import SchemaMismatch, boundary
 from store.ids import EPOCH_MS
 from store.partitions import days_ahead
 from store.reasons import DISCHARGED, OF_NO_INSTANCE
-from store.recovery import STALE_SECONDS
+from store.recovery import BEATING
 from store.tables import SCHEMA, STATE, THROUGH, WRITTEN, heartbeat, instance, op
 
 #: Entries of one group that are counted; the rest is estimated.
@@ -109,9 +109,8 @@ def state(connection: Connection) -> State:
     except SchemaMismatch:
         return State(schema=False)
     with boundary():
-        beating = heartbeat.c.beaten_at >= func.now() - text(f"interval '{STALE_SECONDS:g} seconds'")
         found = connection.execute(
-            select(func.count().filter(beating).label("alive"), func.count().label("all"))
+            select(func.count().filter(BEATING).label("alive"), func.count().label("all"))
             .select_from(instance.join(heartbeat))
             .where(instance.c.ended_at.is_(None))
         ).one()

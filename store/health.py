@@ -15,7 +15,7 @@ from store.embedded.running import runs_here
 from store.errors import Locked, boundary
 from store.holders import HeldUp, held_up
 from store.partitions import FEWEST_AHEAD, days_ahead
-from store.recovery import STALE_SECONDS
+from store.recovery import BEATING
 from store.tables import consumer_group, entry, heartbeat, instance, txn
 from store.traces import SLACK
 
@@ -76,13 +76,12 @@ def look(connection: Connection) -> Health:
 def _looked(connection: Connection, waits: HeldUp) -> Health:
     with boundary():
         alive = instance.c.ended_at.is_(None)
-        silent = heartbeat.c.beaten_at < func.now() - timedelta(seconds=STALE_SECONDS)
         late = case((heartbeat.c.commit_waits_seconds >= _LONG_SECONDS, heartbeat.c.commit_waits_seconds))
         instances = connection.execute(
             select(
-                func.count().filter(alive & ~silent).label("alive"),
-                func.count().filter(alive & silent).label("silent"),
-                func.max(late).filter(alive & ~silent).label("commit_waits"),
+                func.count().filter(alive & BEATING).label("alive"),
+                func.count().filter(alive & ~BEATING).label("silent"),
+                func.max(late).filter(alive & BEATING).label("commit_waits"),
             ).select_from(instance.join(heartbeat))
         ).one()
         undecided = connection.execute(

@@ -7,17 +7,18 @@ from collections.abc import Callable
 import structlog
 from psycopg import pq
 
-from store.backend import BEGAN, NAME, Backend
+from store.backend import BEGAN, NAME, Backend, without_place
 from store.errors import StoreError
 from store.libpq import Connection
 from store.loop import Loop
 
 log = structlog.get_logger(__name__)
 
+_OUR_NAME = without_place("current_setting('application_name')")
 _TERMINATE = (
     "select count(pg_terminate_backend(pid)) from pg_stat_activity "
     f"where pid = $1::int4 and {BEGAN} = $2::int8 and pid <> pg_backend_pid() "
-    f"and {NAME} = split_part(current_setting('application_name'), ' - ', 1)"
+    f"and {NAME} = {_OUR_NAME}"
 )
 
 LOOK_AGAIN_SECONDS = 0.05

@@ -65,12 +65,9 @@ LIVING = (
 )
 
 
-#: how many instances have beaten lately
-ALIVE = (
-    select(func.count())
-    .select_from(instance.join(heartbeat))
-    .where(instance.c.ended_at.is_(None), heartbeat.c.beaten_at >= func.now() - timedelta(seconds=STALE_SECONDS))
-)
+#: whether an instance has beaten lately, and how many of those that have not ended have
+BEATING = heartbeat.c.beaten_at >= func.now() - timedelta(seconds=STALE_SECONDS)
+ALIVE = select(func.count()).select_from(instance.join(heartbeat)).where(instance.c.ended_at.is_(None), BEATING)
 
 
 @dataclass(frozen=True, kw_only=True)

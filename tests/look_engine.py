@@ -123,7 +123,7 @@ class Served:
         self.output: Any = Output(self.transport)
         self.endpoints: Any = self
         #: knows no transaction
-        self.service: Any = SimpleNamespace(registry=SimpleNamespace(for_work=lambda txn_id, owner: None))
+        self.service: Any = SimpleNamespace(registry=SimpleNamespace(not_taken=lambda txn_id, owner: None))
         self.links: dict[engine.Pointer, _Link] = {}
         self.sessions: set[engine.Pointer] = set()
         self.closing = False

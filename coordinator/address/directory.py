@@ -130,10 +130,9 @@ class Directory:
         if self._known.get(address.name) is address:
             del self._known[address.name]
         address.gone = True
-        for queue in (address.queue, *address.subscriptions):
-            if queue is not None:
-                queue.gone = True
-                self._queues.by_group.remove(queue)
+        for queue in address.queues:
+            queue.gone = True
+            self._queues.by_group.remove(queue)
         users, address.users = address.users, set()
         for user in users:
             user.refuse(resource_deleted(address))
@@ -325,8 +324,8 @@ class Directory:
                 self._known.move_to_end(name)
                 continue
             del self._known[name]
-            for queue in (address.queue, *address.subscriptions):
-                if queue is not None and queue.idle:
+            for queue in address.queues:
+                if queue.idle:
                     holding.share(queue)
 
     def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:

@@ -96,6 +96,11 @@ class Address:
         #: each post needs a look at its kind
         self.particular = self.fifo or self.transactional or self.delayed
 
+    @property
+    def queues(self) -> list[Queue]:
+        """Those of its groups that are known here."""
+        return [queue for queue in (self.queue, *self.subscriptions) if queue is not None]
+
     def policies_of(self, group_id: int) -> Policies:
         """Those of a group of it: its own before those of the address."""
         own = self.own_policies.get(group_id)
@@ -104,9 +109,8 @@ class Address:
     def set_policies(self, policies: Policies, own_policies: Mapping[int, OwnPolicies]) -> None:
         """They count from the next outcome on."""
         self.policies, self.own_policies = policies, own_policies
-        for queue in (self.queue, *self.subscriptions):
-            if queue is not None:
-                queue.policies = self.policies_of(queue.group_id)
+        for queue in self.queues:
+            queue.policies = self.policies_of(queue.group_id)
 
 
 def look_at_target(name: str) -> None:

@@ -15,19 +15,20 @@ def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: 
     from store.database import connected
     from store.errors import StoreError
 
-    session = "coordinator migrate"
+    session, alive = "coordinator migrate", None
     try:
         with held_up.told(url, session, lambda text: typer.echo(text, err=True)):
             with connected(url, application_name=session) as connection:
                 before = migrations.current(connection)
             migrations.upgrade(url)
-            with connected(url, application_name=session) as connection:
-                alive = connection.scalar(recovery.ALIVE)
+            if before != migrations.HEAD:
+                with connected(url, application_name=session) as connection:
+                    alive = connection.scalar(recovery.ALIVE)
     except StoreError as error:
         fail(str(error))
     if before == migrations.HEAD:
         typer.echo(f"database schema is at {before} already")
     else:
         typer.echo(f"database schema is at {migrations.HEAD} now, was at {before or 'none'}")
-        if alive:
-            typer.echo(f"instances of the service that are alive: {alive}; stop those of the version before", err=True)
+    if alive:
+        typer.echo(f"instances of the service that are alive: {alive}; stop those of the version before", err=True)

@@ -22,10 +22,10 @@ def look_at_footers(description: Description, data: DataFrame) -> None:
     """
     found: dict[str, set[str]] = {}
     for file in data.inputFiles():
-        at = urlsplit(file)
-        if at.scheme in ("", "file"):
+        scheme, path = urlsplit(file).scheme, unquote(urlsplit(file).path)
+        if scheme in ("", "file"):
             with suppress(OSError, pa.ArrowException):  # Spark says what is wrong with it
-                found[unquote(at.path)] = {name.lower() for name in pq.read_schema(unquote(at.path)).names}
+                found[path] = {name.lower() for name in pq.read_schema(path).names}
     there: set[str] = set().union(*found.values())
     named = [name for name in data.columns if name.lower() in there and _names(description, name)]
     for path, columns in found.items():

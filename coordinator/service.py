@@ -97,7 +97,7 @@ class Service:
             url,
             instance.instance_id,
             watched=(instance.commit.connection, instance.queries.connection, self.decisions.connection),
-            waits_seconds=lambda: instance.commit.waits_seconds,
+            waits=lambda: instance.commit.waits,
             beaten=lambda alive, peers: self._peers.beaten(alive, peers),
         )
         look = self._heartbeat.now

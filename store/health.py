@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, case, func, select, text
+from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations
 from store.embedded.running import runs_here
-from store.errors import Locked, boundary
+from store.errors import Locked, boundary, from_sqlstate
+from store.heartbeat import CLOCK_SECONDS
 from store.holders import HeldUp, held_up
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import BEATING
 from store.tables import consumer_group, entry, heartbeat, instance, txn
-from store.traces import SLACK
 
 #: A plain transaction that is undecided for longer than its limit and this has no instance that looks after it.
 _LATE = timedelta(minutes=1)
@@ -42,8 +45,8 @@ class Health:
     oldest_undecided_seconds: float | None
     #: undecided past their limit
     overdue: int
-    #: the instance of an undecided transaction that is declared more than a minute later than now by the database's
-    #: clock, and by how much its clock is ahead; None: there is no such transaction, whatever the clocks say
+    #: the living instance whose clock differs most from the database's, by how much it is ahead, and below 0 behind;
+    #: None: all clocks agree within :data:`store.heartbeat.CLOCK_SECONDS`
     clock_ahead_instance: int | None
     clock_ahead_seconds: float | None
     #: entries whose group does not exist: they are never delivered
@@ -53,6 +56,8 @@ class Health:
     commit_waits_seconds: float | None
     #: the sessions that hold it up, by process and application
     held_up_by: str | None
+    #: the error with which the database refuses it at each attempt, as where its disk is full
+    commit_refused_with: str | None
     #: free space on the disk of a server on this machine, in percent; None: it was not looked at, as the server may run
     #: elsewhere, in another container also, or does not tell
     free_percent: int | None
@@ -75,15 +80,11 @@ def look(connection: Connection) -> Health:
 
 def _looked(connection: Connection, waits: HeldUp) -> Health:
     with boundary():
-        alive = instance.c.ended_at.is_(None)
-        late = case((heartbeat.c.commit_waits_seconds >= _LONG_SECONDS, heartbeat.c.commit_waits_seconds))
-        instances = connection.execute(
-            select(
-                func.count().filter(alive & BEATING).label("alive"),
-                func.count().filter(alive & ~BEATING).label("silent"),
-                func.max(late).filter(alive & BEATING).label("commit_waits"),
-            ).select_from(instance.join(heartbeat))
-        ).one()
+        living = connection.execute(
+            select(heartbeat, BEATING.label("beating"))
+            .select_from(instance.join(heartbeat))
+            .where(instance.c.ended_at.is_(None))
+        ).all()
         undecided = connection.execute(
             select(
                 func.count().label("all"),
@@ -91,12 +92,6 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
                 func.count().filter(txn.c.timeout_at < func.now() - _LATE).label("overdue"),
             )
         ).one()
-        ahead = connection.execute(
-            select(txn.c.instance_id, func.extract("epoch", txn.c.declared_at - func.now()).label("seconds"))
-            .where(txn.c.declared_at > func.now() + SLACK)
-            .order_by(txn.c.declared_at.desc())
-            .limit(1)
-        ).one_or_none()
         # Steps through the groups by their key: entries are many, groups are few.
         orphans = connection.scalar(
             text(
@@ -113,25 +108,41 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
         connection.rollback()
         server = connection.connection.driver_connection
         here = isinstance(server, psycopg.Connection) and folder and runs_here(server.fileno(), Path(folder))
+    beats = [each for each in living if each.beating]
+    clock_instance, clock_seconds = _worst_clock(beats)
+    commit_waits, refused_with = _longest_wait(beats)
     free, total = (_room(Path(folder)) if folder and here else None) or (None, None)
     return Health(
         schema=migrations.HEAD,
         partitions_ahead=days_ahead(connection),
-        instances_alive=instances.alive,
-        instances_silent=instances.silent,
+        instances_alive=len(beats),
+        instances_silent=len(living) - len(beats),
         undecided=undecided.all,
         oldest_undecided_seconds=None if undecided.age is None else max(0.0, float(undecided.age)),
         overdue=undecided.overdue,
-        clock_ahead_instance=None if ahead is None else ahead.instance_id,
-        clock_ahead_seconds=None if ahead is None else float(ahead.seconds),
+        clock_ahead_instance=clock_instance,
+        clock_ahead_seconds=clock_seconds,
         orphans=int(orphans or 0),
-        commit_waits_seconds=max(
-            (each for each in (waits.seconds, instances.commit_waits) if each is not None), default=None
-        ),
+        commit_waits_seconds=max((each for each in (waits.seconds, commit_waits) if each is not None), default=None),
         held_up_by=waits.by,
+        commit_refused_with=str(from_sqlstate(refused_with)) if refused_with else None,
         free_percent=free * 100 // total if free is not None and total else None,
         free_bytes=free,
     )
+
+
+def _worst_clock(beats: Sequence[Row[Any]]) -> tuple[int | None, float | None]:
+    """The instance whose clock differs most from the database's, if by more than a little, and how far it is ahead."""
+    off = [(abs(each.clock_ahead_seconds or 0.0), each.instance_id, each.clock_ahead_seconds) for each in beats]
+    most, instance_id, seconds = max(off, default=(0.0, None, None))
+    return (instance_id, seconds) if most > CLOCK_SECONDS else (None, None)
+
+
+def _longest_wait(beats: Sequence[Row[Any]]) -> tuple[float | None, str | None]:
+    """How long the batch has waited that waits longest, if it is long, and the SQLSTATE that it was refused with."""
+    waits = [(each.commit_waits_seconds or 0.0, each.commit_refused_with) for each in beats]
+    seconds, refused_with = max(waits, default=(0.0, None), key=itemgetter(0))
+    return (seconds, refused_with) if seconds >= _LONG_SECONDS else (None, None)
 
 
 def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
@@ -149,10 +160,12 @@ def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
         lines.append(f"{found.overdue} transactions are undecided past their limit")
     if found.commit_waits_seconds is not None:
         by = f"; held up by {found.held_up_by}" if found.held_up_by else ""
-        lines.append(f"a batch of the service waits for {found.commit_waits_seconds:.0f} s, and clients with it{by}")
+        why = f"; {found.commit_refused_with}" if found.commit_refused_with else ""
+        waits = f"{found.commit_waits_seconds:.0f} s"
+        lines.append(f"a batch of the service waits for {waits}, and clients with it{by}{why}")
     if found.clock_ahead_seconds is not None:
-        by = f"{found.clock_ahead_seconds:.0f} s"
-        lines.append(f"the clock of instance {found.clock_ahead_instance} is {by} ahead of the database's")
+        by = f"{abs(found.clock_ahead_seconds):.0f} s {'ahead of' if found.clock_ahead_seconds > 0 else 'behind'}"
+        lines.append(f"the clock of instance {found.clock_ahead_instance} is {by} the database's; keep both by NTP")
     if found.orphans:
         lines.append(f"{found.orphans} entries belong to no consumer group: they are never delivered")
     if found.free_percent is not None and found.free_percent < fewest_free:

@@ -41,13 +41,14 @@ CLOCK_SECONDS = 2.0
 _TURN_SECONDS = 0.25
 _FLOAT4 = struct.Struct(">f").pack
 
-#: parameters: instance, and how long its batch has waited. Whether it still counts as alive, how many others do, and
-#: the time of the database in microseconds since 1970
+#: parameters: instance, how long its batch has waited, why, and how far its clock is ahead. Whether it still counts as
+#: alive, how many others do, and the time of the database in microseconds since 1970
 _BEAT = f"""with beat as (
-      insert into {SCHEMA}.heartbeat (instance_id, commit_waits_seconds)
-      select id, $2::float4 from {SCHEMA}.instance where id = $1::int4 and ended_at is null
+      insert into {SCHEMA}.heartbeat (instance_id, commit_waits_seconds, commit_refused_with, clock_ahead_seconds)
+      select id, $2::float4, $3::text, $4::float4 from {SCHEMA}.instance where id = $1::int4 and ended_at is null
       on conflict (instance_id) do update
-        set beaten_at = now(), commit_waits_seconds = excluded.commit_waits_seconds
+        set beaten_at = now(), commit_waits_seconds = excluded.commit_waits_seconds,
+            commit_refused_with = excluded.commit_refused_with, clock_ahead_seconds = excluded.clock_ahead_seconds
       returning instance_id)
     select (select count(*) from beat),
            (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4),
@@ -59,8 +60,9 @@ _AT_WORK = f"""select pid, {BEGAN} from pg_stat_activity
 
 
 class Heartbeat:
-    """``waits_seconds()``: how long the batch under way has waited, which each beat writes. ``beaten(alive, peers)`` is
-    called after each: whether this instance still counts as alive, and how many others live.
+    """``waits()``: for how many seconds the batch under way has waited, and the SQLSTATE with which it was refused
+    last, or nothing; each beat writes both. ``beaten(alive, peers)`` is called after each: whether this instance still
+    counts as alive, and how many others live.
     """
 
     def __init__(
@@ -70,12 +72,12 @@ class Heartbeat:
         instance_id: int,
         *,
         watched: Sequence[Connection],
-        waits_seconds: Callable[[], float],
+        waits: Callable[[], tuple[float, str]],
         beaten: Callable[[bool, int], None],
     ) -> None:
         self._loop = loop
         self._instance = instance_id.to_bytes(4, "big")
-        self._waits_seconds = waits_seconds
+        self._waits = waits
         self._watched = watched
         self._told = beaten
         self._connection = Connection(loop, url, f"heartbeat {instance_id}", "", self, connect_seconds=LIMIT_SECONDS)
@@ -88,6 +90,8 @@ class Heartbeat:
         #: by our clock
         self._asked_by_clock = 0.0
         self._clock_differs = False
+        #: what the last beat has shown; None: there was none
+        self._clock_ahead: float | None = None
         #: questions of the watched connections on which the server was not at work at the last check
         self._idle_questions: set[tuple[Connection, int]] = set()
 
@@ -119,7 +123,7 @@ class Heartbeat:
             each.drop_if_left_behind()
         if self._connection.overdue(LIMIT_SECONDS):
             self._connection.drop(f"no answer to the heartbeat within {LIMIT_SECONDS:g} s")
-        elif time.monotonic() >= self._due or self._waits_seconds() < self._long_wait:
+        elif time.monotonic() >= self._due or self._waits()[0] < self._long_wait:
             self._beat()
         if self.age > RISK_SECONDS and not self._warned:
             self._warned = True
@@ -129,9 +133,10 @@ class Heartbeat:
         if self._connection.idle:
             self._asked_at, self._asked_by_clock = time.monotonic(), time.time()
             self._due = self._asked_at + BEAT_SECONDS
-            waits = self._waits_seconds()
+            waits, why = self._waits()
             self._long_wait = waits if waits >= BEAT_SECONDS else 0.0
-            parameters = [self._instance, _FLOAT4(waits)]
+            ahead = None if self._clock_ahead is None else _FLOAT4(self._clock_ahead)
+            parameters = [self._instance, _FLOAT4(waits), why.encode(), ahead]
             self._connection.execute(b"beat", _BEAT, parameters, self._beaten)
 
     def _beaten(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
@@ -150,13 +155,15 @@ class Heartbeat:
 
     def _look_at_clock(self, database: float) -> None:
         """Say once that it differs, and when it no longer does."""
-        ahead, behind = self._asked_by_clock - database, database - time.time()
-        differs = max(ahead, behind) > CLOCK_SECONDS
+        # The database has looked at its clock between these two looks at ours.
+        least, most = self._asked_by_clock - database, time.time() - database
+        ahead = self._clock_ahead = max(least, min(most, 0.0))
+        differs = abs(ahead) > CLOCK_SECONDS
         if differs and not self._clock_differs:
             log.error(
                 "the clock of this machine is not that of the database: messages are delayed, expire and are tried"
                 " again at other times than was asked for; keep both by NTP",
-                seconds_ahead=round(ahead if ahead > behind else -behind, 1),
+                seconds_ahead=round(ahead, 1),
             )
         elif self._clock_differs and not differs:
             log.info("the clock of this machine is that of the database again")

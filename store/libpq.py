@@ -106,6 +106,8 @@ class Connection:
         self.up = False
         #: the last connection ended because the server is closing, or takes no connections for now
         self.server_ended = False
+        #: the SQLSTATE of the last question, where it ended the connection; empty: it has none, or did not
+        self.refused_with = ""
 
     # -- making the connection
 
@@ -292,7 +294,7 @@ class Connection:
         pg = self._pg
         assert pg is not None
         assert self._answer is None
-        self.server_ended = False
+        self.server_ended, self.refused_with = False, ""
         self._asked += 1
         self._asked_at = time.monotonic()
         self._unsent = 0
@@ -385,7 +387,7 @@ class Connection:
             return
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreInTrouble):
             # The server is shutting down, full, or read-only: not the question's fault, so try again later.
-            self.server_ended = True
+            self.server_ended, self.refused_with = True, failure.sqlstate or ""
             self._gone(str(failure))
             return
         answer(failure if failure is not None else results)

@@ -530,6 +530,10 @@ heartbeat = Table(
     Column("beaten_at", DateTime(timezone=True), nullable=False, server_default=_now),
     # Of the batch that was under way then, over all its attempts; 0: none was. Null: an earlier version beats.
     Column("commit_waits_seconds", REAL),
+    # The SQLSTATE with which the database refused that batch last; empty: it has not. Null as above.
+    Column("commit_refused_with", Text),
+    # How far the instance's clock is ahead of the database's; below 0: behind. Null as above, and in the first beat.
+    Column("clock_ahead_seconds", REAL),
 )
 
 batch_mark = Table(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from store.errors import from_sqlstate
 from store.histogram import BATCH_ROWS, COMMIT_SECONDS
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ class Telling:
     def _turn(self) -> None:
         self._reactor.call_later(TELL_SECONDS, self._turn)
         commit, checks = self._service.commit, self._service.checks
-        waits = commit.waits_seconds
-        self._look(waits)
+        waits, why = commit.waits
+        self._look(waits, why)
         self._supervising.offer(
             figures={
                 "connections": len(self._reactor.connections),
@@ -65,10 +66,10 @@ class Telling:
             }
         )
 
-    def _look(self, waits: float) -> None:
+    def _look(self, waits: float, why: str) -> None:
         if waits > LONG_SECONDS and not self._stands:
-            text = "coordinator check says which session holds it up"
-            log.error("the store does not commit: clients wait", seconds=round(waits), hint=text)
+            hint = str(from_sqlstate(why)) if why else "coordinator check says which session holds it up"
+            log.error("the store does not commit: clients wait", seconds=round(waits), hint=hint)
         elif self._stands and waits <= LONG_SECONDS:
             log.warning("the store commits again")
         self._stands = waits > LONG_SECONDS

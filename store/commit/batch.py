@@ -66,6 +66,7 @@ class Batch:
         "covered_groups",
         "covered_halves",
         "days_made",
+        "ended_by_server",
         "entry_groups",
         "entry_ids",
         "entry_leases",
@@ -98,6 +99,7 @@ class Batch:
         "pinned_groups",
         "pinned_ids",
         "queue_addresses",
+        "refused_with",
         "registered",
         "rows",
         "shared_groups",
@@ -111,15 +113,15 @@ class Batch:
 
     def __init__(self) -> None:
         #: counts the batches of this instance; and how often this one was sent in vain
-        self.number = 0
-        self.attempts = 0
+        self.number = self.attempts = 0
         #: when it was sent for the first time, by the monotonic clock
         self.begun = 0.0
+        #: its connection was lost last as the server is closing, or takes nothing for now; and its SQLSTATE, or nothing
+        self.ended_by_server, self.refused_with = False, ""
         self.units: list[Unit] = []
         #: rows that the statement writes and deletes: halves, entries of a fan-out, retirements, ops except plain
         #: commits
-        self.rows = 0
-        self.octets = 0
+        self.rows = self.octets = 0
         #: the partitions of its days were missing, and were made once
         self.days_made = False
         self.half_ids: list[int] = []

@@ -96,7 +96,6 @@ class GroupCommit:
         self._aside = False
         self._waiting = Turns()
         self._next = Batch()
-        self._ended_by_server = False
         self._sent = 0
         self.rows = 0
         #: batches that were committed, by rows and by the time from the first statement to the answer
@@ -120,9 +119,10 @@ class GroupCommit:
         return self._under_way is None and not waits
 
     @property
-    def waits_seconds(self) -> float:
-        """How long the batch under way has waited for its answer; 0: there is none."""
-        return 0.0 if self._under_way is None else time.monotonic() - self._under_way.begun
+    def waits(self) -> tuple[float, str]:
+        """Seconds that the batch under way has waited, or 0; and the SQLSTATE with which it was refused last."""
+        batch = self._under_way
+        return (0.0, "") if batch is None else (time.monotonic() - batch.begun, batch.refused_with)
 
     @property
     def congested(self) -> bool:
@@ -240,8 +240,7 @@ class GroupCommit:
     def _send(self, batch: Batch) -> None:
         self._under_way = batch
         self._backend = self._connection.backend
-        self._sent += 1
-        batch.number = self._sent
+        batch.number = self._sent = self._sent + 1
         try:
             parts, parameters = parts_of(batch)
         except Exception:
@@ -346,7 +345,8 @@ class GroupCommit:
             self._old_backend.end(self._backend, self._look_up)
 
     def lost(self) -> None:
-        self._ended_by_server = self._connection.server_ended
+        if (batch := self._under_way) is not None:
+            batch.ended_by_server, batch.refused_with = self._connection.server_ended, self._connection.refused_with
 
     def notified(self, channel: str, payload: str) -> None:
         pass
@@ -385,7 +385,7 @@ class GroupCommit:
 
     def _lost(self, batch: Batch) -> None:
         """It was not committed. If its connection is lost each time, the batch itself may be the reason."""
-        if not self._ended_by_server:
+        if not batch.ended_by_server:
             batch.attempts += 1
         if batch.attempts < MOST_ATTEMPTS:
             self._send(batch)

@@ -280,7 +280,7 @@ def leave_dead(connection: psycopg.Connection, first: int, seconds: int) -> None
             f"from generate_series({start + 1}::int8, {start + count}) n".encode()
         )
         connection.execute(f"delete from {SCHEMA}.entry where id > {start} and id <= {start + count}".encode())
-    beat = heartbeat._BEAT.replace("$1", str(ME)).replace("$2", "0").encode()
+    beat = heartbeat._BEAT.replace("$1", str(ME)).replace("$2", "0").replace("$3", "''").replace("$4", "0").encode()
     for _ in range(seconds // SECONDS_OF_A_BEAT):
         connection.execute(beat)
 

@@ -74,21 +74,41 @@ def test_a_disk_with_little_room(database: Connection, alive: int) -> None:
     ]
 
 
-@pytest.mark.parametrize(("seconds", "ages", "told"), [(50, 0, False), (300, 0, True)])
-def test_a_clock_that_runs_ahead(
-    database: Connection, rows: Rows, alive: int, seconds: int, ages: float, told: bool
-) -> None:
-    """Of an instance: its transactions are declared later than now. No age is below 0."""
+def test_no_age_is_below_zero(database: Connection, rows: Rows, alive: int) -> None:
+    """Where the clock of an instance runs ahead, its transactions are declared later than now."""
     rows.txn(alive)
-    ahead = "update coordinator.txn set declared_at = now() + make_interval(secs => :seconds)"
-    database.execute(text(ahead), {"seconds": seconds})
+    database.execute(text("update coordinator.txn set declared_at = now() + interval '5 minutes'"))
+    database.commit()
+    assert health.look(database).oldest_undecided_seconds == stats.look(database).oldest_undecided_seconds == 0
+    assert figures.undecided(database).oldest_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        ({}, []),
+        ({0: None, 1: 1.5}, []),
+        ({0: 1.5, 1: 300.0}, ["the clock of instance {1} is 300 s ahead of the database's; keep both by NTP"]),
+        ({0: 300.0, 1: -3600.0}, ["the clock of instance {1} is 3600 s behind the database's; keep both by NTP"]),
+    ],
+    ids=["beaten once", "near", "ahead", "behind"],
+)
+def test_the_clock_that_differs_most_is_told(
+    database: Connection, alive: int, ahead: dict[int, float | None], said: list[str]
+) -> None:
+    """As its instance says with its beats (H13); one of an earlier version, or of its first beat, says nothing."""
+    instances = (alive, recovery.register(database, "1").instance_id, recovery.register(database, "1").instance_id)
+    change = text("update coordinator.heartbeat set clock_ahead_seconds = :seconds where instance_id = :instance")
+    silent = text(
+        "update coordinator.heartbeat set beaten_at = now() - interval '1 hour' where instance_id = :instance"
+    )
+    for number, seconds in {**ahead, 2: 9000.0}.items():
+        database.execute(change, {"instance": instances[number], "seconds": seconds})
+    database.execute(silent, {"instance": instances[2]})
     database.commit()
     found = health.look(database)
-    assert found.oldest_undecided_seconds == stats.look(database).oldest_undecided_seconds == ages
-    assert figures.undecided(database).oldest_seconds == ages
     lines = [line for line in health.wrong(found, fewest_free=0, least_bytes=0) if "clock" in line]
-    assert len(lines) == told
-    assert all(line.startswith(f"the clock of instance {alive} is ") for line in lines)
+    assert lines == [line.format(*instances) for line in said]
 
 
 @contextmanager

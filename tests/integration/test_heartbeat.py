@@ -33,12 +33,10 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def beating(
-    loop: EpollLoop, url: str, *watched: Connection, waits_seconds: Callable[[], float] = lambda: 0.0
+    loop: EpollLoop, url: str, *watched: Connection, waits: Callable[[], tuple[float, str]] = lambda: (0.0, "")
 ) -> Iterator[list[tuple[bool, int]]]:
     beats: list[tuple[bool, int]] = []
-    heart = Heartbeat(
-        loop, url, ME, watched=watched, waits_seconds=waits_seconds, beaten=lambda *beat: beats.append(beat)
-    )
+    heart = Heartbeat(loop, url, ME, watched=watched, waits=waits, beaten=lambda *beat: beats.append(beat))
     heart.start()
     try:
         yield beats
@@ -48,15 +46,21 @@ def beating(
 
 @pytest.mark.parametrize("ahead", [3600.0, -3600.0])
 def test_a_clock_that_is_not_the_databases_is_told(
-    database_url: str, truth: Truth, monkeypatch: pytest.MonkeyPatch, ahead: float
+    database_url: str, truth: Truth, database: Database, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
-    """Delays, expiries and retries go by it. Once, and again when it is put right."""
+    """Delays, expiries and retries go by it. Once, and again when it is put right; ``coordinator check`` tells it while
+    it lasts.
+    """
     loop, real, off = EpollLoop(), time.time, [0.0]
     monkeypatch.setattr("store.heartbeat.time.time", lambda: real() + off[0])
+    told = []
     with capture_logs() as lines, beating(loop, database_url) as beats:
         for off[0] in (0.0, ahead, 0.0):
             before = len(beats)
             loop.run_until(lambda: len(beats) > before + 3)  # noqa: B023
+            found = health.look(database)
+            told.append((found.clock_ahead_instance, round((found.clock_ahead_seconds or 0.0) / 60)))
+    assert told == [(None, 0), (ME, round(ahead / 60)), (None, 0)]
     assert [line["log_level"] for line in lines] == ["error", "info"]
     assert "clock of this machine" in lines[0]["event"]
     assert abs(lines[0]["seconds_ahead"] - ahead) < 5
@@ -130,7 +134,7 @@ def test_what_a_batch_asks_of_its_instance_costs_the_same_while_a_snapshot_is_he
     """Neither beats nor batches leave versions of the row that each batch looks for."""
     store.add(post := Post(store))
     store.settle()
-    beat = heartbeat._BEAT.replace("$1", str(ME)).replace("$2", "0")
+    beat = heartbeat._BEAT.replace("$1", str(ME)).replace("$2", "0").replace("$3", "''").replace("$4", "0")
     asked = f"explain (analyze, buffers, timing off, format json) {parts._ALIVE.format(me=ME)}"
 
     def pages() -> int:
@@ -230,18 +234,22 @@ def test_a_batch_that_loses_each_connection_is_told_as_one_that_waits(
     unit = Post(store)
     with (
         capture_logs() as lines,
-        beating(store.loop, database_url, waits_seconds=lambda: store.commit.waits_seconds) as beats,
+        beating(store.loop, database_url, waits=lambda: store.commit.waits) as beats,
     ):
         store.add(unit)
         store.loop.run_for(4)
-        waits = health.look(database).commit_waits_seconds
-        assert waits is not None
-        assert 3 < waits < 6
+        found = health.look(database)
+        assert found.commit_waits_seconds is not None
+        assert 3 < found.commit_waits_seconds < 6
+        assert found.commit_refused_with == "the database's disk is full (SQLSTATE 53100)"
+        (line,) = [each for each in health.wrong(found, fewest_free=0, least_bytes=0) if "batch" in each]
+        assert line.endswith(f" s, and clients with it; {found.commit_refused_with}")
         truth.run(f"drop trigger fails on {SCHEMA}.half")
         store.settle()
         beats.clear()
         store.loop.run_until(lambda: len(beats) > 1)
-        assert health.look(database).commit_waits_seconds is None
+        found = health.look(database)
+        assert (found.commit_waits_seconds, found.commit_refused_with) == (None, None)
     assert unit.heard == [None]
     assert [line["event"] for line in lines] == ["database away", "database connected", "batch in doubt looked up"]
 

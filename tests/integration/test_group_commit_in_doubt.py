@@ -7,10 +7,12 @@ import random
 import psycopg
 import pytest
 
+from store.backend import BEGAN, Backend
 from store.embedded.server import EmbeddedServer
+from store.old_backend import OldBackend
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import Post, Store, Truth, running, truth_of
+from tests.fix_store_driver import ME, Post, Store, Truth, running, truth_of
 
 
 @pytest.mark.rule("T8", "H4")
@@ -77,6 +79,26 @@ def test_a_server_process_that_is_still_at_work_is_ended_before_the_look(
     assert store.heard[1:] == units
     assert all(unit.heard == [None] for unit in units)
     assert truth.halves() == sorted(id_ for unit in store.heard for id_ in unit.ids)
+
+
+@pytest.mark.rule("T8", "T11")
+@pytest.mark.parametrize(
+    ("later", "name", "lives"),
+    [(0, "", False), (1, "", True), (0, " of another", True)],
+    ids=["ours", "later", "another"],
+)
+def test_a_later_process_of_the_same_number_is_left_alone(
+    store: Store, truth: Truth, database_url: str, later: int, name: str, lives: bool
+) -> None:
+    """Numbers of processes come again: when a process began, and its name, say whether it is the one that was lost."""
+    with psycopg.connect(database_url, application_name=f"coordinator batch {ME}{name}") as session:
+        pid = session.info.backend_pid
+        ((began,),) = truth.rows(f"select {BEGAN} from pg_stat_activity where pid = %s", pid)
+        ended: list[bool] = []
+        store.loop.run_until(lambda: store.commit.connection.idle)
+        OldBackend(store.loop, store.commit.connection).end(Backend(pid, began - later), lambda: ended.append(True))
+        store.loop.run_until(lambda: ended)
+        assert bool(truth.rows("select from pg_stat_activity where pid = %s", pid)) == lives
 
 
 @pytest.mark.usefixtures("quick_retries")

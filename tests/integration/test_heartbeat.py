@@ -254,6 +254,25 @@ def test_a_batch_that_loses_each_connection_is_told_as_one_that_waits(
     assert [line["event"] for line in lines] == ["database away", "database connected", "batch in doubt looked up"]
 
 
+@pytest.mark.rule("H19")
+def test_the_end_of_a_long_wait_is_told_at_once(
+    database_url: str, truth: Truth, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with the next beat, until which ``coordinator check`` would say that the batch still waits."""
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 3600.0)
+    loop, waits = EpollLoop(), [4000.0]
+    with beating(loop, database_url, waits=lambda: (waits[0], "")) as beats:
+        loop.run_until(lambda: beats)
+        assert health.look(database).commit_waits_seconds == 4000.0
+        waits[0] = 4001.0
+        loop.run_for(0.5)
+        assert len(beats) == 1
+        waits[0] = 0.0
+        loop.run_until(lambda: len(beats) > 1)
+        assert health.look(database).commit_waits_seconds is None
+    loop.close()
+
+
 def test_a_batch_that_takes_long_to_transmit_keeps_its_connection(
     truth: Truth, proxy: Proxy, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

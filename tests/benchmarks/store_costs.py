@@ -4,6 +4,8 @@
 * ``--dead N``: with N entries consumed while a snapshot was held: a load by lease and by range.
 * ``--held SECONDS``: while a snapshot is held over the heartbeats of so long, and 100 messages of each kind a second:
   each statement of the hot path and those that run by the clock.
+* ``--rows OCTETS``: PostgreSQL's processor time for messages of so many octets in a table that has a key and nothing
+  else, one or several in a row: no store that is in it can take less.
 
 The lower tenth of many, one connection, the embedded server; flushes to the disk, which hide everything else, are left
 out.
@@ -296,13 +298,37 @@ def by_held(bench: Bench, seconds: int) -> None:
         print(f"  {name:12} {took:8.0f} us, held {after[name]:8.0f} us: {after[name] / took:6.2f}")
 
 
+def by_rows(bench: Bench, octets: int) -> None:
+    with psycopg.connect(bench.url, autocommit=True) as connection:
+        schedstat = Path(f"/proc/{connection.info.backend_pid}/schedstat")
+        connection.execute("create schema floor")
+        for messages in (1, 10):
+            for batch in (10, 50, 200, 1000):
+                connection.execute("create table floor.held (id int8 primary key, octets bytea storage plain)")
+                body, rows = bytes(messages * octets), batch // messages
+                turns = 100_000 // batch
+                for turn in range(turns):
+                    if turn == turns // 2:
+                        before = int(schedstat.read_text().split()[0])
+                    values = (list(range(turn * rows, (turn + 1) * rows)), [body] * rows)
+                    connection.execute(
+                        "insert into floor.held select * from unnest(%b::int8[], %b::bytea[])", values, prepare=True
+                    )
+                took = int(schedstat.read_text().split()[0]) - before
+                each = took / 1000 / (batch * (turns - turns // 2))
+                print(f"  {messages:3} in a row, {batch:5} in a batch: {each:6.2f} us a message", flush=True)
+                connection.execute("drop table floor.held")
+        connection.execute("drop schema floor")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, action="append", default=[])
     parser.add_argument("--dead", type=int, action="append", default=[])
     parser.add_argument("--held", type=int, action="append", default=[])
+    parser.add_argument("--rows", type=int, action="append", default=[])
     asked = parser.parse_args()
-    kinds = {"days": by_days, "dead": by_dead, "held": by_held}
+    kinds = {"days": by_days, "dead": by_dead, "held": by_held, "rows": by_rows}
     for name, number in [(kind, number) for kind in kinds for number in getattr(asked, kind)]:
         with tempfile.TemporaryDirectory(prefix="coordinator-bench-") as folder:
             Path(folder).chmod(0o755)

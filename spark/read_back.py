@@ -14,8 +14,23 @@ import pyarrow.parquet as pq
 
 #: The format of ``summary.json`` that this reads (:func:`spark.report.summary`).
 FORMAT: Final = 1
+#: of ``findings.parquet``
+SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("severity", pa.string()),
+        ("txn_id", pa.string()),
+        ("half_id", pa.int64()),
+        ("address", pa.string()),
+        ("consumer_group", pa.string()),
+        ("key", pa.string()),
+        ("seen_at", pa.timestamp("us", tz="UTC")),
+        ("detail", pa.string()),
+        ("suggested_repair", pa.string()),
+    ]
+)
 _TEXTS: Final = ("kind", "severity", "txn_id", "address", "consumer_group", "detail", "suggested_repair")
-_COLUMNS: Final = {name: pa.string() for name in _TEXTS} | {"half_id": pa.int64()}
+_COLUMNS: Final = {name: SCHEMA.field(name).type for name in (*_TEXTS, "half_id")}
 #: of a finding, always there
 _ALWAYS: Final = ("kind", "severity", "suggested_repair")
 

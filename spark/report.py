@@ -25,6 +25,7 @@ from spark.finding import Finding
 from spark.kinds import KINDS, KindText, place, text_of
 from spark.metrics import Metrics
 from spark.period import BEGINNING, END, Period
+from spark.read_back import FORMAT
 from spark.results import SHOWN, SHOWN_OF_A_KIND, Findings
 from spark.schemas import SEVERITIES
 from spark.snapshot import StoreName
@@ -206,7 +207,7 @@ def render(run: Run) -> str:
 def summary(run: Run, fail_on: str) -> dict[str, object]:
     """What ``summary.json`` says."""
     return {
-        "format": 1,
+        "format": FORMAT,
         "version": run.version,
         "store": {
             "id": run.store.id,

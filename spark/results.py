@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark.finding import Finding
+from spark.read_back import SCHEMA
 from spark.schemas import FINDING, SEVERITIES
 from spark.visible import visible
 
@@ -26,21 +27,6 @@ _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: Findings that the report shows, and of each kind at least; the others are in the files.
 SHOWN: Final = 100_000
 SHOWN_OF_A_KIND: Final = 1_000
-
-_SCHEMA: Final = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("severity", pa.string()),
-        ("txn_id", pa.string()),
-        ("half_id", pa.int64()),
-        ("address", pa.string()),
-        ("consumer_group", pa.string()),
-        ("key", pa.string()),
-        ("seen_at", pa.timestamp("us", tz="UTC")),
-        ("detail", pa.string()),
-        ("suggested_repair", pa.string()),
-    ]
-)
 
 
 @dataclass(kw_only=True)
@@ -81,7 +67,7 @@ def write_findings(found: Iterable[Finding], out: Path, on_rows: Callable[[int],
     partial = {path: path.with_name(f".{path.name}.partial") for path in (parquet, table)}
     try:
         with (
-            pq.ParquetWriter(partial[parquet], _SCHEMA) as parquet_writer,
+            pq.ParquetWriter(partial[parquet], SCHEMA) as parquet_writer,
             partial[table].open("w", encoding="utf-8", newline="") as file,
         ):
             csv_writer = csv.writer(file)
@@ -89,10 +75,8 @@ def write_findings(found: Iterable[Finding], out: Path, on_rows: Callable[[int],
             for chunk in _chunks(found):
                 for item in chunk:
                     result.add(item)
-                columns = [
-                    pa.array([getattr(item, name) for item in chunk], _SCHEMA.field(name).type) for name in names
-                ]
-                parquet_writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+                columns = [pa.array([getattr(item, name) for item in chunk], SCHEMA.field(name).type) for name in names]
+                parquet_writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
                 csv_writer.writerows([_cell(getattr(item, name)) for name in names] for item in chunk)
                 on_rows(result.total)
         # of an earlier run into the same folder: it says that what is there is whole

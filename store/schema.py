@@ -9,5 +9,8 @@ from typing import Final
 SCHEMA: Final = "coordinator"
 
 #: How a session writes moments, intervals and numbers, whatever its database, role or environment says: drivers read
-#: them in one way only.
-AS_READ: Final = "set datestyle = iso, ymd; set intervalstyle = postgres; set extra_float_digits = 1; "
+#: them in one way only; and how it reads our literals, in which a backslash is one.
+AS_READ: Final = (
+    "set datestyle = iso, ymd; set intervalstyle = postgres; set extra_float_digits = 1; "
+    "set standard_conforming_strings = on; "
+)

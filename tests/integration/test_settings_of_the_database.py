@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from spark import watching
+from store import migrations
 from store.asking import Query, Row
 from store.database import connected
 from tests.acceptance.engine_client import Client
@@ -73,6 +74,18 @@ def test_transactions_are_of_one_kind_whatever_the_database_says(database_url: s
     assert _asked(database_url, kind) == [("read committed", "off")]
     with connected(database_url) as connection:
         assert tuple(connection.execute(text(kind)).one()) == ("read committed", "off")
+
+
+def test_a_backslash_is_one_whatever_the_database_says(database_url: str) -> None:
+    """Else the schema of a new store could not be made, and no pattern that has one found what it is for."""
+    _set(database_url, "standard_conforming_strings", "off")
+    _set(database_url, "escape_string_warning", "off")
+    backslashes = r"select length('\\')::text"
+    assert _asked(database_url, backslashes) == [("2",)]
+    with connected(database_url) as connection:
+        assert connection.scalar(text(backslashes)) == "2"
+    migrations.downgrade(database_url)
+    migrations.upgrade(database_url)
 
 
 def test_values_are_read_whatever_the_database_says(german_url: str) -> None:

@@ -13,8 +13,8 @@ from datetime import date, timedelta
 from store.ids import begin_of, id_at
 from store.tables import SCHEMA
 
-#: The message of ``p.half_id``, whatever its day.
-OF_ANY_DAY: str = f"select message from {SCHEMA}.half where id = p.half_id"
+#: The message of ``p.half_id``, whatever its day. For ``any`` see :mod:`store.commit.parts`.
+OF_ANY_DAY: str = f"select message from {SCHEMA}.half where id = any(array[p.half_id])"
 
 #: A statement of more days than these looks in all partitions.
 MOST = 3
@@ -22,7 +22,7 @@ MOST = 3
 
 def of(sql: str, days: Sequence[date]) -> str:
     """``sql`` with :data:`OF_ANY_DAY` in it, looking in ``days`` only."""
-    looks = [f"select message from {SCHEMA}.half_{day:%Y%m%d} where id = p.half_id" for day in days]
+    looks = [f"select message from {SCHEMA}.half_{day:%Y%m%d} where id = any(array[p.half_id])" for day in days]
     bounds = [(_first(day), _first(day + timedelta(days=1))) for day in days]
     inside = " or ".join(f"p.half_id >= {first} and p.half_id < {last}" for first, last in bounds)
     looks.append(f"select {SCHEMA}.elsewhere(p.half_id) where not ({inside})")

@@ -14,11 +14,16 @@ from store.tables import HELD, SCHEMA
 NO_TXN = bytes(16)
 NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
+#: Entries by the keys of a list. ``any(array[...])`` of the first column, here and in all such joins: a plan may be
+#: made while the table has just been emptied, and is kept while it grows. By ``=`` it would read the whole table in the
+#: order of the index, as if to merge it with the list, and compare each row with each of the list.
+_LISTED = "e.group_id = any(array[u.g]) and e.id = u.i"
+
 _FAN = (
     f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority, message_group) "
     "select g.id, i, i, nullif(x, 'infinity'), nullif(a, '-infinity'), p, nullif(k, 0) "
     "from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(t, i, x, a, p, k) "
-    f"join {SCHEMA}.consumer_group g on g.address_id = t"
+    f"join {SCHEMA}.consumer_group g on g.address_id = any(array[t])"
 )
 #: A group that is being removed gets no entry, as nothing would remove the entry.
 _STAYS = " for key share of g"
@@ -106,12 +111,13 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "fan": (_FAN + _STAYS, ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]")),
     # As fan, but each half leaves out the groups paired with it: subscriptions with no-local of its poster.
     "fan_others": (
-        f"{_FAN} where not exists (select from unnest({{6}}, {{7}}) n(h, p) where n.h = u.i and n.p = g.id){_STAYS}",
+        f"{_FAN} where not exists (select from unnest({{6}}, {{7}}) n(h, p) "
+        f"where n.h = u.i and n.p = any(array[g.id])){_STAYS}",
         ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]", "int8[]", "int4[]"),
     ),
     "gone": (
         f"delete from {SCHEMA}.entry e using unnest({{0}}, {{1}}) u(g, i) "
-        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
+        f"where {_LISTED} and e.lease in (0, {{me}}) returning 1",
         ("int4[]", "int8[]"),
     ),
     # Kept in its place: another count, another lease, perhaps on its way to the dead letters.
@@ -119,25 +125,24 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"update {SCHEMA}.entry e set attempts = u.n, acquired = true, lease = u.l, failed = nullif(u.f, ''), "
         "annotations = nullif(u.m, ''), available_at = nullif(u.a, '-infinity') "
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(g, i, n, l, f, m, a) "
-        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
+        f"where {_LISTED} and e.lease in (0, {{me}}) returning 1",
         ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]", "timestamptz[]"),
     ),
     # Returned undecided: no count, no op, and no refusal if the lease was lost already.
     "yielded": (
         f"update {SCHEMA}.entry e set lease = 0, acquired = acquired or u.q "
-        "from unnest({0}, {1}, {2}) u(g, i, q) where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) "
+        f"from unnest({{0}}, {{1}}, {{2}}) u(g, i, q) where {_LISTED} and e.lease in (0, {{me}}) "
         "and (e.lease <> 0 or u.q)",
         ("int4[]", "int8[]", "bool[]"),
     ),
     # Another instance has begun: give up groups that are held whole, and lease the entries in hand row by row (pinned).
     "shared": (
         f"update {SCHEMA}.consumer_group e set holder = 0 from unnest({{0}}) u(g) "
-        "where e.id = u.g and e.holder = {me}",
+        "where e.id = any(array[u.g]) and e.holder = {me}",
         ("int4[]",),
     ),
     "pinned": (
-        f"update {SCHEMA}.entry e set lease = {{me}} from unnest({{0}}, {{1}}) u(g, i) "
-        "where e.group_id = u.g and e.id = u.i and e.lease = 0",
+        f"update {SCHEMA}.entry e set lease = {{me}} from unnest({{0}}, {{1}}) u(g, i) where {_LISTED} and e.lease = 0",
         ("int4[]", "int8[]"),
     ),
     "commit": (
@@ -162,7 +167,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     # Their rows are locked before ops are written, as questions do (T11): PostgreSQL runs clauses that are not read
     # from the last to the first.
-    "forgotten": (f"delete from {SCHEMA}.txn e using unnest({{0}}) u(i) where e.id = u.i", ("uuid[]",)),
+    "forgotten": (f"delete from {SCHEMA}.txn e using unnest({{0}}) u(i) where e.id = any(array[u.i])", ("uuid[]",)),
     # Of checkable transactions: halves that wait for the decision, except those in the transactions' rows.
     # left_out: groups that do not get them.
     "pending": (
@@ -213,12 +218,12 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # Their control link is gone, or their time is over: from now on they are checked, once they are immune no longer.
     "orphaned": (
         f"update {SCHEMA}.txn e set connection = null, next_check_at = {_DUE} "
-        "from unnest({0}) u(i) where e.id = u.i and e.instance_id = {me} returning 1",
+        "from unnest({0}) u(i) where e.id = any(array[u.i]) and e.instance_id = {me} returning 1",
         ("uuid[]",),
     ),
     "overdue": (
         f"update {SCHEMA}.txn e set next_check_at = {_DUE} "
-        "from unnest({0}) u(i) where e.id = u.i and e.instance_id = {me} and e.next_check_at is null",
+        "from unnest({0}) u(i) where e.id = any(array[u.i]) and e.instance_id = {me} and e.next_check_at is null",
         ("uuid[]",),
     ),
     # This instance has nothing in memory any more of what they have retired. Their rows in txn are locked first.
@@ -236,13 +241,13 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "taken": (
         f"update {SCHEMA}.entry e set lease = {{me}} from owed o "
-        f"where e.group_id = o.group_id and e.id = o.entry_id and e.lease = {HELD}",
+        f"where e.group_id = any(array[o.group_id]) and e.id = o.entry_id and e.lease = {HELD}",
         (),
     ),
     # Entries of deliveries that they retire from now on are theirs until they are decided.
     "holding": (
         f"update {SCHEMA}.entry e set lease = {HELD} from unnest({{0}}, {{1}}) u(g, i) "
-        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
+        f"where {_LISTED} and e.lease in (0, {{me}}) returning 1",
         ("int4[]", "int8[]"),
     ),
     "retiring": (
@@ -251,7 +256,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "select t, g, i, e.half_id, case when e.message_group < 0 then e.message_group end, d, nullif(r, ''), n, "
         "nullif(f, ''), nullif(m, ''), w, nullif(z, ''), {me} "
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}) u(t, g, i, d, r, n, f, m, w, z) "
-        f"join {SCHEMA}.entry e on e.group_id = g and e.id = i",
+        f"join {SCHEMA}.entry e on e.group_id = any(array[g]) and e.id = i",
         _RETIRED,
     ),
     # Another outcome, for a delivery that is retired already. The row of the transaction is locked first.
@@ -260,7 +265,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "failed = nullif(f, ''), annotations = nullif(m, ''), wait_ms = w, undo_failed = nullif(z, '') "
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}) u(t, g, i, d, r, n, f, m, w, z), "
         "(select count(*) from enlisted) first "
-        "where e.txn_id = u.t and e.group_id = u.g and e.entry_id = u.i and first.count >= 0",
+        "where e.txn_id = any(array[u.t]) and e.group_id = u.g and e.entry_id = u.i and first.count >= 0",
         _RETIRED,
     ),
     # Commits by their owners, which have retired nothing: what the function would do, in this statement. Their rows are
@@ -268,7 +273,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "settled": (
         f"delete from {SCHEMA}.txn e "
         "using (select unnest({0}) i, unnest({1}) n, unnest({2}) lo, unnest({3}) hi) u "
-        "where e.id = u.i and e.producer_group is not null "
+        "where e.id = any(array[u.i]) and e.producer_group is not null "
         "returning e.id, u.n, coalesce(e.half_ids, '{{}}') = ({4}::int8[])[u.lo:u.hi] as whole",
         ("uuid[]", "int4[]", "int4[]", "int4[]", "int8[]"),
     ),
@@ -286,14 +291,14 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "unpended": (
         f"delete from {SCHEMA}.pending e using unnest({{0}}, {{1}}, {{2}}) u(t, h, i) "
-        "where e.txn_id = u.t and e.half_id = u.h returning e.*, u.i as entry_id",
+        "where e.txn_id = any(array[u.t]) and e.half_id = u.h returning e.*, u.i as entry_id",
         ("uuid[]", "int8[]", "int8[]"),
     ),
     "delivered": (
         f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority, message_group) "
         "select g.id, m.entry_id, m.half_id, m.expires_at, m.available_at, m.priority, "
         "case m.message_group when 1 then m.entry_id else m.message_group end "
-        f"from unpended m join {SCHEMA}.consumer_group g on g.address_id = m.address_id{_STAYS}",
+        f"from unpended m join {SCHEMA}.consumer_group g on g.address_id = any(array[m.address_id]){_STAYS}",
         (),
     ),
     "decided": (
@@ -344,7 +349,7 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     (
         "concluded",
         "exists (select from settled where not whole) "
-        f"or (select count(*) from settled s join {SCHEMA}.pending p on p.txn_id = s.id) <> {{0}}",
+        f"or (select sum((select count(*) from {SCHEMA}.pending p where p.txn_id = s.id)) from settled s) <> {{0}}",
         *_LEFT_OUT,
     ),
     ("unpended", "(select count(*) from unpended where left_out is null) <> cardinality({1})", *_LEFT_OUT),

@@ -125,7 +125,7 @@ TAKE = Query(
         taken as (
           update {SCHEMA}.txn t
              set next_check_at = now() + t.check_interval_ms * interval '1 ms'
-            from due where t.id = due.id
+            from due where t.id = any(array[due.id])
           returning t.id, t.producer_group, t.checks + 1 as checks, t.declared_at, t.instance_id, t.connection,
                     t.next_check_at)
         select uuid_send(k.id), k.producer_group, k.checks::int4, (extract(epoch from k.declared_at) * 1000)::int8,
@@ -177,8 +177,8 @@ FIRST_HALVES = Query(
 GIVE_BACK = Query(
     b"give_back_check",
     f"""update {SCHEMA}.txn set next_check_at = now()
-         where id in (select id from {SCHEMA}.txn where id = $1::uuid and checks = $2::int2 - 1
-                         for no key update skip locked)""",
+         where id = any(array(select id from {SCHEMA}.txn where id = $1::uuid and checks = $2::int2 - 1
+                                 for no key update skip locked))""",
     nothing,
 )
 
@@ -197,11 +197,13 @@ COUNT = Query(
     b"count_checks",
     f"""with sent as materialized (select * from unnest($1::uuid[], $2::int2[]) s(id, checks)),
         free as materialized (
-          select t.id from {SCHEMA}.txn t join sent s on s.id = t.id and t.checks = s.checks - 1
-           order by t.id for no key update of t skip locked),
+          select t.id from {SCHEMA}.txn t join sent s on t.id = any(array[s.id]) and t.checks = s.checks - 1
+           order by s.id for no key update of t skip locked),
         counted as (
-          update {SCHEMA}.txn t set checks = t.checks + 1, next_check_at = {_NEXT} from free f where t.id = f.id)
-        select uuid_send(s.id), s.checks from sent s join {SCHEMA}.txn t on t.id = s.id and t.checks = s.checks - 1
+          update {SCHEMA}.txn t set checks = t.checks + 1, next_check_at = {_NEXT} from free f
+           where t.id = any(array[f.id]))
+        select uuid_send(s.id), s.checks
+          from sent s join {SCHEMA}.txn t on t.id = any(array[s.id]) and t.checks = s.checks - 1
          where not exists (select from free f where f.id = s.id)""",
     _still,
 )
@@ -234,7 +236,8 @@ FIND_EXHAUSTED = Query(
         select uuid_send(l.id), l.producer_group, l.checks::int4, coalesce(f.address_id, 0), {_NAME},
                coalesce(f.halves, 0)
           from late l left join lateral (
-            select p.address_id, count(*) as halves from {SCHEMA}.pending_half p where p.txn_id = l.id
+            select p.address_id, count(*) as halves
+              from (select h.address_id from {SCHEMA}.pending_half h where h.txn_id = l.id offset 0) p
              group by p.address_id) f on true
         union all
         select null, null, null, null, null,

@@ -112,12 +112,13 @@ DROP_ENTRIES = Query(
     b"drop_entries",
     f"""with removed as (
           select $2::int4 as id where not exists (select from {SCHEMA}.consumer_group where id = $2::int4)),
-        claims as (delete from {SCHEMA}.message_group c using removed r where c.group_id = r.id),
+        claims as (delete from {SCHEMA}.message_group c using removed r where c.group_id = any(array[r.id])),
         picked as (
-          select e.group_id, e.id from removed r join {SCHEMA}.entry e on e.group_id = r.id
+          select e.group_id, e.id from removed r join {SCHEMA}.entry e on e.group_id = any(array[r.id])
            order by e.id limit 1000 for update of e skip locked),
         dropped as (
-          delete from {SCHEMA}.entry e using picked p where e.group_id = p.group_id and e.id = p.id
+          delete from {SCHEMA}.entry e using picked p
+           where e.group_id = any(array[p.group_id]) and e.id = p.id
           returning e.half_id, e.group_id),
         decided as (
           insert into {SCHEMA}.op (id, decision, reason, half_ids, group_ids, instance_id)

@@ -45,20 +45,21 @@ def _failed(rows: list[Row]) -> list[Failed]:
 LEASE = Query(
     b"lease_failed",
     f"""with picked as (
-          select e.group_id, e.id, e.half_id from {SCHEMA}.entry e join {SCHEMA}.half h on h.id = e.half_id
+          select e.group_id, e.id, e.half_id from {SCHEMA}.entry e join {SCHEMA}.half h on h.id = any(array[e.half_id])
            where e.failed is not null and e.lease = 0
            limit 100 for update of e skip locked),
         sized as materialized (
           select p.group_id, p.id, sum({SIZE}) over (order by p.id) - {SIZE} as before
-            from picked p join {SCHEMA}.half h on h.id = p.half_id),
+            from picked p join {SCHEMA}.half h on h.id = any(array[p.half_id])),
         leased as (
           update {SCHEMA}.entry e set lease = $1::int4 from sized s
-           where e.group_id = s.group_id and e.id = s.id and s.before < 4194304
+           where e.group_id = any(array[s.group_id]) and e.id = s.id and s.before < 4194304
           returning e.group_id, e.id, e.half_id, e.attempts, e.failed, e.annotations)
         select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, {MESSAGE}, uuid_send(h.txn_id),
                coalesce(a.name, ''), coalesce(g.name, ''), {WHOLE}
-          from leased l join {SCHEMA}.half h on h.id = l.half_id
-          left join {SCHEMA}.consumer_group g on g.id = l.group_id left join {SCHEMA}.address a on a.id = g.address_id
+          from leased l join {SCHEMA}.half h on h.id = any(array[l.half_id])
+          left join {SCHEMA}.consumer_group g on g.id = any(array[l.group_id])
+          left join {SCHEMA}.address a on a.id = any(array[g.address_id])
          order by l.group_id, l.id""",
     _failed,
     again=False,

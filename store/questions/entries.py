@@ -99,11 +99,11 @@ def _lease(rank: Rank) -> str:
           select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $5::int4) for share),
         picked as ({picked} limit $3::int4),
         sized as materialized (
-          select id, message, sum({SIZE}) over (order by {order}) - {SIZE} as before
+          select $1::int4 as group_id, id, message, sum({SIZE}) over (order by {order}) - {SIZE} as before
             from picked {MESSAGES}),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
-           where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
+           where e.group_id = any(array[s.group_id]) and e.id = s.id and s.before < $4::int8
           returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority)
         select {ENTRY}, (select count(*) from picked) from leased order by {order}"""
 
@@ -189,11 +189,12 @@ TAKE = Query(
     f"""with free as (
           select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $3::int4) for share),
         picked as (
-          select id from {SCHEMA}.entry
+          select group_id, id from {SCHEMA}.entry
            where group_id = $1::int4 and id = any($2::int8[]) and {DELIVERABLE} and exists (select from free)
            order by id for update skip locked)
         update {SCHEMA}.entry e set lease = $3::int4 from picked p
-         where e.group_id = $1::int4 and e.id = p.id returning e.id, e.attempts, e.annotations, e.acquired""",
+         where e.group_id = any(array[p.group_id]) and e.id = p.id
+        returning e.id, e.attempts, e.annotations, e.acquired""",
     _taken,
     again=False,
 )

@@ -46,10 +46,11 @@ EXPIRE = Query(
            limit 500 for update of e skip locked),
         marked as (
           update {SCHEMA}.entry e set failed = 'expired' from picked p
-           where p.policy = 'dead-letter' and e.group_id = p.group_id and e.id = p.id returning 1),
+           where p.policy = 'dead-letter' and e.group_id = any(array[p.group_id]) and e.id = p.id returning 1),
         dropped as (
           delete from {SCHEMA}.entry e using picked p
-           where p.policy = 'drop' and e.group_id = p.group_id and e.id = p.id returning e.half_id, e.group_id),
+           where p.policy = 'drop' and e.group_id = any(array[p.group_id]) and e.id = p.id
+          returning e.half_id, e.group_id),
         decided as (
           insert into {SCHEMA}.op (id, decision, half_ids, group_ids, instance_id)
           select $1::uuid, 'expire', array_agg(half_id), array_agg(group_id), $2::int4 from dropped

@@ -164,7 +164,7 @@ LEASE = Query(
             from first {MESSAGES}),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
-           where e.group_id = s.group_id and e.id = s.id and e.lease = 0 and s.before < $4::int8
+           where e.group_id = any(array[s.group_id]) and e.id = s.id and e.lease = 0 and s.before < $4::int8
           returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority,
                     e.message_group)
         select {ENTRY}, message_group from leased

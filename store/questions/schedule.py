@@ -78,7 +78,7 @@ PROMOTE = Query(
             join unnest($1::int8[]) with ordinality f(id, n) on f.n = d.n),
         promoted as (
           update {SCHEMA}.entry e set id = p.new_id, available_at = null from placed p
-           where e.group_id = p.group_id and e.id = p.id
+           where e.group_id = any(array[p.group_id]) and e.id = p.id
           returning e.group_id, e.id, e.priority, case when p.stays then e.message_group end as key),
         noted as (
           select setval('{SCHEMA}.promoted', max(new_id)) from placed where not stays having count(*) > 0),

@@ -96,7 +96,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
         table = changed[1]
         assignments = re.search(r" set (.*?) from unnest", sql)
         pairs = [tuple(each.split(" = ", 1)) for each in _split(assignments[1])] if assignments else []  # type: ignore[misc]
-        pairs += re.findall(r"e\.(\w+) = (u\.\w+)", sql)
+        pairs += re.findall(r"e\.(\w+) = (?:any\(array\[)?(u\.\w+)", sql)
     result = []
     for column, expression in pairs:
         if flat := re.search(r"\(\{(\d+)\}::(\w+\[\])\)\[lo:hi\]", expression):

@@ -1,0 +1,77 @@
+"""Statements are planned once, perhaps while the tables are empty: consumers have kept up, and autovacuum has seen it.
+The plan is kept while they grow, and must read by key even then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from store import asking
+from store.asking import Query
+from store.commit import parts as statements
+from store.tables import SCHEMA
+from tests.fix_store_driver import all_queries
+
+_LARGE = re.compile(r"entry|half|op|txn|pending|pending_retirement|message_group|consumer_group(_|$)")
+#: Parts that read what another has made.
+_AFTER = {
+    "concluded": "settled",
+    "delivered": "unpended",
+    "taken": "owed",
+    "let_go": "orphaned",
+    "replaced": "enlisted",
+}
+#: By a partial index, which has no more rows than they look for.
+_OF_ALL = {b"postpone_exhausted", b"lease_failed", b"yield_failed"}
+#: Among the groups of all addresses, once for an address or a group that is removed, and for hundreds that expire.
+_SELDOM = {b"remove_address", b"remove_group", b"expire"}
+
+
+@pytest.fixture
+def emptied(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A store that had messages and transactions, and has none; PostgreSQL knows it."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for made in (
+            "entry (group_id, id, half_id) select 1, i, i",
+            "half (id, address_id, message) select i, 1, 'x'",
+            "pending (txn_id, half_id, address_id) select gen_random_uuid(), i, 1",
+            "message_group (group_id, key, instance_id) select 1, -i, 1",
+        ):
+            connection.execute(f"insert into {SCHEMA}.{made} from generate_series(1, 1000) i".encode())
+        for table in ("entry", "pending", "message_group"):
+            connection.execute(f"delete from {SCHEMA}.{table}".encode())
+        connection.execute(b"vacuum analyze")
+        yield connection
+
+
+def _scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if _LARGE.match(str(plan.get("Relation Name", ""))) and plan["Node Type"] != "ModifyTable":
+        yield plan
+    for below in plan.get("Plans", ()):
+        yield from _scans(below)
+
+
+def _not_by_key(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[tuple[str, str]]:
+    """Table and node of each scan in its generic plan that looks for no key."""
+    connection.execute(setup.encode())
+    row = connection.execute(b"explain (generic_plan, format json) " + sql.encode()).fetchone()
+    assert row is not None
+    scans = list(_scans(row[0][0]["Plan"]))
+    return [(each["Relation Name"], each["Node Type"]) for each in scans if not each.get("Index Cond")]
+
+
+@pytest.mark.parametrize("part", statements.PARTS)
+def test_each_part_of_a_batch_finds_its_rows_by_key(emptied: psycopg.Connection[Any], part: str) -> None:
+    parts = [_AFTER[part], part] if part in _AFTER else [part]
+    assert _not_by_key(emptied, statements.SETUP, statements.statement(parts, 7)) == []
+
+
+@pytest.mark.parametrize("query", all_queries(), ids=lambda query: query.name.decode())
+def test_each_question_finds_its_rows_by_key(emptied: psycopg.Connection[Any], query: Query[Any]) -> None:
+    found = _not_by_key(emptied, asking.SETUP, query.sql)
+    assert found == [] or query.name in _OF_ALL | _SELDOM

@@ -11,6 +11,8 @@ import time
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
+from links.shares import COUNTED_SECONDS
+
 if TYPE_CHECKING:
     from links.connection import Connection
     from links.shares import Shares
@@ -42,7 +44,7 @@ def read_some(reactor: Reactor) -> None:
     if shares.behind:
         readable.sort(key=_HAD)
     began = now = time.monotonic()
-    least, most = shares.least(began), shares.most
+    least, most = shares.least, shares.most
     longest = LONG_READS_SECONDS / len(readable)
     for number, connection in enumerate(readable, 1):
         connection.readable = False
@@ -57,7 +59,7 @@ def read_some(reactor: Reactor) -> None:
         if now - before > longest:
             connection.read_room = max(room // 4, LEAST_ROOM)
         had = max(connection.read_seconds, least)
-        connection.read_seconds = had + now - before
+        connection.read_seconds = had + min(now - before, COUNTED_SECONDS)
         most = max(most, connection.read_seconds)
         if now - began > READ_SECONDS and number < len(readable):
             reactor.readable = readable[number:] + reactor.readable

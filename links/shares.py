@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-#: So much of its share a connection that says nothing keeps, at least, and twice as much at most.
-SAVED_SECONDS = 1.0
+#: A read counts for no more. It may have taken longer for another reason: a disk, or a machine that stood still.
+COUNTED_SECONDS = 0.005
+#: Of its share a connection that says little keeps so much. When hundreds of these begin to say much, each has this
+#: before those that have said much.
+SAVED_SECONDS = 0.005
 
 
 class Shares:
-    """Of the time that reads take, by the seconds that each connection has had."""
+    """Of the time that reads take, by the seconds that count for each connection."""
 
-    __slots__ = ("_at", "_before", "_between", "_now", "behind", "most")
+    __slots__ = ("_level", "behind", "most")
 
     def __init__(self) -> None:
         #: the last turn has left some unread
         self.behind = False
-        #: The most that one has had. New ones begin with it: those that come and go have no more than those that stay.
+        #: The most that counts for one, by :data:`COUNTED_SECONDS` above what counted for those that are read now. New
+        #: ones begin with it: those that come and go have no more than those that stay.
         self.most = 0.0
-        #: what those that were read last had had before; the same once or twice that time ago, and when that was noted
-        self._now = self._between = self._before = self._at = 0.0
+        #: what had counted for those that were read last
+        self._level = 0.0
 
-    def least(self, now: float) -> float:
-        """Who has had less counts as this: one that was away for long has not saved all of it up."""
-        if now - self._at > SAVED_SECONDS:
-            self._before, self._between, self._at = self._between, self._now, now
-        return self._before
+    @property
+    def least(self) -> float:
+        """Less counts as this: one that was away for long has not saved all of it up."""
+        return self._level - SAVED_SECONDS
 
     def ended(self, had: float, most: float, *, behind: bool) -> None:
         """A turn. ``had``: by the last that was read, before; ``most``: by any."""
-        self._now, self.most, self.behind = had, most, behind
+        self._level, self.most, self.behind = max(self._level, had), most, behind

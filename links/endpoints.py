@@ -266,13 +266,15 @@ class Endpoints:
             condition=refusal.condition.value,
             description=refusal.description,
         )
-        links = list(self.sessions[session])
+        links = list(self.sessions[session].values())
+        for link in links:
+            link.cut_off()
         self._let_go(session)
         engine.set_condition(engine.session_condition(session), refusal.condition, refusal.description)
         engine.session_close(session)
-        for pointer in links:  # they count until then
+        for link in links:  # they count until then
             if not self.connection.closing:
-                self.refused(pointer)
+                self.refused(link.pointer)
         self.connection.mark()
 
     def _let_go(self, session: engine.Pointer) -> None:

@@ -186,8 +186,13 @@ class Link:
         while engine.link_recv(self.pointer, engine.message_buffer, engine.MESSAGE_ROOM) > 0:
             pass
 
+    def cut_off(self) -> None:
+        """Its session ends from our side: the engine gets no more of a post that is not complete (T22)."""
+        if engine.link_is_receiver(self.pointer) and (current := engine.link_current(self.pointer)) != engine.NULL:
+            self._not_taken(current)
+
     def _not_taken(self, delivery: engine.Pointer) -> None:
-        """It is a post for which the link ends, or which comes behind its end."""
+        """It is a post for which the link ends, or which comes behind its end, or of which some would."""
         if engine.delivery_remote_state(delivery) != engine.TRANSACTIONAL:
             return
         try:

@@ -307,6 +307,30 @@ def test_a_transaction_whose_post_ends_its_session_or_comes_behind(begin: Begin,
     assert condition(control.answer_to(number).state) == "amqp:transaction:rollback"
 
 
+@pytest.mark.rule("T15", "T22")
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("stolen", [False, True])
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_transaction_whose_post_is_cut_off_by_the_end_of_its_session(
+    begin: Begin, address: str, settled: bool, stolen: bool, more: int
+) -> None:
+    """Its first transfer alone names the transaction; ``more`` come behind the end. ``stolen``: its link ended first."""
+    session = begin(container_id=address)
+    control, posting = session.control(), session.peer.begin()
+    sender, txn, other = posting.sender(address, name="post"), control.declare(), control.declare()
+    number = sender.begin_in(txn, settled=settled)
+    session.sync()
+    if stolen:
+        begin(container_id=address).sender(address, name="post")
+    with session.peer.at_once():
+        posting.send(Transfer(handle=99, delivery_id=posting.next_delivery_id(), delivery_tag=b"2"))
+        for left in range(more, 0, -1):
+            sender.transfer(b"", delivery_id=number, more=left > 1)
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+    control.commit(other)
+    assert session.receiver(address).bodies() == []
+
+
 @pytest.mark.rule("P14", "T22")
 @pytest.mark.parametrize(("source", "settled"), [(Source(outcomes=("amqp:accepted:list",)), False), (Source(), True)])
 def test_a_client_that_detaches_before_it_is_told_why_its_link_ends(

@@ -121,13 +121,11 @@ class Sender(Link):
         self.transfer(pieces[-1], **given)
         return number
 
-    def begin_in(self, txn: bytes) -> int:
+    def begin_in(self, txn: bytes, *, settled: bool | None = None) -> int:
         """The first frame of a post in the transaction, with more to come; its delivery id."""
         number = self.session.next_delivery_id()
-        state = TransactionalState(txn_id=txn)
-        self.transfer(
-            b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", message_format=0, state=state, more=True
-        )
+        given = {"delivery_tag": b"part", "message_format": 0, "state": TransactionalState(txn_id=txn)}
+        self.transfer(b"\x00\x53\x75", delivery_id=number, settled=settled, more=True, **given)
         return number
 
     def answer_to(self, number: int) -> Disposition:

@@ -163,12 +163,13 @@ class Registry:
         return None
 
     def not_taken(self, txn_id: bytes, owner: object) -> None:
-        """T22: no transaction commits without a post that is cut off by the end of its session, or comes behind the end
-        of its link or session.
+        """T22, T26: no transaction commits without a post that is cut off by the end of its session, or a post or a
+        retirement that comes behind the end of its link or session.
         """
         txn = self.for_work(txn_id, owner)
         if txn is not None:
-            txn.refuse(Refusal(Condition.ILLEGAL_STATE, "its link, or session, ended before a post of it had come"))
+            text = "a post, or a retirement, of it had not come before the end of its link or session"
+            txn.refuse(Refusal(Condition.ILLEGAL_STATE, text))
 
     def unknown(self, txn_id: bytes, user: str | None) -> Refusal:
         """The refusal of work in a transaction that is not open: its time ran out (T14), which its ``user`` alone is

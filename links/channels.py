@@ -15,7 +15,7 @@ from coordinator.errors import Condition, Refusal
 from links import engine, termini
 from links.ends import Channel, End
 from links.incoming import Incoming
-from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, FLOW, OPEN, TRANSFER, Performative
+from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER, Performative
 from links.said import LinkState
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ _SMALLEST_FRAME = 512
 _SECOND = 1
 _DISPOSITIONS: Key = (None, None)
 _TXN_ID = "txn-id"
-#: the place of a transfer's state
-_STATE = 7
+#: the place of the state in what may be a post, or a retirement
+_STATES = {TRANSFER: 7, DISPOSITION: 4}
 #: link-credit is a uint, which the engine counts in a signed one
 MOST_CREDIT = (1 << 31) - 1
 _IDS = 1 << 32
@@ -60,8 +60,8 @@ class Carrier(Protocol):
     endpoints: Endpoints
     output: Output
 
-    def end_session(self, session: engine.Pointer, refusal: Refusal) -> None:
-        """Once the begin is answered."""
+    def end_session(self, session: engine.Pointer, refusal: Refusal) -> set[bytes]:
+        """Once the begin is answered. See :attr:`links.ends.Channel.left`."""
 
 
 class Channels:
@@ -300,13 +300,16 @@ class Channels:
 
     # -- what is done about it
 
-    def not_taken(self, found: Performative | None) -> None:
-        """A frame of a session that we have ended, or that ends it. A transfer may be a post (T22)."""
-        if found is not None and found.code == TRANSFER:
+    def not_taken(self, number: int, found: Performative | None) -> None:
+        """A frame of a session that we have ended, or that ends it. A transfer may be a post (T22), and what a receiver
+        says a retirement (T26): of which delivery is not known, but only what the session left.
+        """
+        if found is not None and found.code in _STATES:
             with suppress(DecodeError):
-                for start in found.fields(_STATE, 1):
+                for start in found.fields(_STATES[found.code], 1):
                     txn_id, _ = scalar(found.octets, start)
-                    if isinstance(txn_id, bytes):
+                    retires = found.value(0) is True and self._channels[number].left - {txn_id}
+                    if isinstance(txn_id, bytes) and (found.code == TRANSFER or retires):
                         self._connection.service.registry.not_taken(txn_id, self._connection)
 
     def end(self, number: int, refusal: Refusal, found: Performative | None) -> None:
@@ -318,8 +321,8 @@ class Channels:
         for end in channel.links.values():
             self._forget(channel, end)
         if channel.pointer is not None:
-            self._connection.end_session(channel.pointer, refusal)
-        self.not_taken(found)
+            channel.left = self._connection.end_session(channel.pointer, refusal)
+        self.not_taken(number, found)
 
     def _echo(self, number: int, end: End | None, drains: bool) -> None:
         """Say how it stands with the session, or with a link. ``drains``: only where a drain has found no credit, to

@@ -281,10 +281,9 @@ class Connection(Client):
         if not self.closing:
             self.endpoints.on_event(kind, pointer)
 
-    def end_session(self, session: engine.Pointer, refusal: Refusal) -> None:
+    def end_session(self, session: engine.Pointer, refusal: Refusal) -> set[bytes]:
         """From our side, for what the peer has sent on it."""
-        if not self.closing:
-            self.endpoints.end(session, refusal)
+        return set() if self.closing else self.endpoints.end(session, refusal)
 
     def go_on(self) -> None:
         """What its peer has sent may wait no longer."""

@@ -12,6 +12,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.search import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
 from coordinator.printable import printable
+from coordinator.transitions import DECIDED
 from links import engine, states, steps
 from links.delivering import MOST_BACKLOG
 from links.outgoing import LARGE_IN_ENGINE, Outgoing, TooLarge
@@ -46,6 +47,7 @@ class Consuming(Outgoing):
         "by_name",
         "has_decided",
         "transactional",
+        "undecided",
         "unsettled",
     )
 
@@ -63,6 +65,7 @@ class Consuming(Outgoing):
         super().__init__(connection, pointer, address, queue, honoured, lasts=lasts)
         self._group = group
         self.unsettled: dict[engine.Pointer, Entry] = {}
+        self.undecided: dict[engine.Pointer, bytes] = {}
         self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.limits.unsettled_per_link
@@ -242,6 +245,11 @@ class Consuming(Outgoing):
         volatile = self._group is not None and not self._group.lasting and not self._queue.consumers
         unsettled = self.unsettled
         self.unsettled = {}
+        self.undecided = {
+            delivery: b"" if entry.txn is None else entry.txn.id
+            for delivery, entry in unsettled.items()
+            if entry.state is not DECIDED
+        }
         for entry in unsettled.values():
             entry.link = None
             entry.delivery = None

@@ -15,11 +15,13 @@ from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.delivering import Delivering
 from links.incoming import Incoming
-from links.link import Attaching, Carrier, Identity, Link, Refused, refuse_attach
+from links.link import NONE, Attaching, Carrier, Identity, Link, Refused, refuse_attach
 from links.posting import attach_target
 from links.source import attach_source
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from coordinator.address.nodes import Address
     from links.in_turn import Attaches
 
@@ -211,11 +213,11 @@ class Endpoints:
         if self._drop(link.pointer) is not None:
             link.lost()
         engine.link_close(link.pointer)
-        self.refused(link.pointer)
+        self.refused(link.pointer, link.undecided)
 
-    def refused(self, pointer: engine.Pointer) -> None:
+    def refused(self, pointer: engine.Pointer, undecided: Mapping[engine.Pointer, bytes] = NONE) -> None:
         """We have closed a link; it keeps its handle until the peer has closed it."""
-        link = Refused(self.connection, pointer)
+        link = Refused(self.connection, pointer, undecided)
         self.links[pointer] = self.connection.reactor.links[pointer] = self.sessions[link.session][pointer] = link
         self.connection.mark()
         if self.connection.incomplete > MOST_INCOMPLETE and not self.connection.closing:
@@ -257,8 +259,11 @@ class Endpoints:
         engine.session_free(session)
         self.connection.mark()
 
-    def end(self, session: engine.Pointer, refusal: Refusal) -> None:
-        """End a session from our side; the engine keeps it, and its links, until the peer has ended it too."""
+    def end(self, session: engine.Pointer, refusal: Refusal) -> set[bytes]:
+        """End a session from our side; the engine keeps it, and its links, until the peer has ended it too.
+
+        Returns the transactions that have what its links left undecided (:attr:`links.link.Link.undecided`).
+        """
         log.info(
             "session ended",
             peer=self.connection.peer,
@@ -274,8 +279,9 @@ class Endpoints:
         engine.session_close(session)
         for link in links:  # they count until then
             if not self.connection.closing:
-                self.refused(link.pointer)
+                self.refused(link.pointer, link.undecided)
         self.connection.mark()
+        return {taken for link in links for taken in link.undecided.values()}
 
     def _let_go(self, session: engine.Pointer) -> None:
         for link in list(self.sessions[session].values()):

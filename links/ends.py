@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Channel:
     """A session that the peer has begun. ``pointer``: the engine's, once it has it."""
 
-    __slots__ = ("ended", "links", "named", "pointer", "received")
+    __slots__ = ("ended", "left", "links", "named", "pointer", "received")
 
     def __init__(self, first: int) -> None:
         self.pointer: engine.Pointer | None = None
@@ -26,6 +26,8 @@ class Channel:
         self.named: Counter[tuple[bool, str]] = Counter()
         #: we have ended it: what the peer sends until it has ended it too means nothing (part 2, section 2.5.5)
         self.ended = False
+        #: then, of the deliveries that it left undecided: the transactions that have them, and none
+        self.left: set[bytes] = set()
 
 
 class End:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -12,6 +13,8 @@ from coordinator.retirement import Departure
 from links import amending, container, engine, states, termini
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from coordinator.address.nodes import Address
     from coordinator.outcomes import Outcome
     from coordinator.service import Service
@@ -26,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 #: the engine keeps nothing of these, so that a large state beside them is not counted for them
 _STATES_WITHOUT_VALUES = (engine.ACCEPTED, engine.RELEASED)
+#: no deliveries
+NONE: Mapping[engine.Pointer, bytes] = MappingProxyType({})
 
 
 class Carrier(Protocol):
@@ -104,7 +109,7 @@ class Endpoints(Protocol):
     def detach(self, link: Link) -> None:
         """Close a link from our side; its condition is set already."""
 
-    def refused(self, pointer: engine.Pointer) -> None:
+    def refused(self, pointer: engine.Pointer, undecided: Mapping[engine.Pointer, bytes] = NONE) -> None:
         """We have closed a link; it keeps its handle until the peer has closed it."""
 
     def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None: ...
@@ -132,6 +137,8 @@ class Link:
 
     #: see :class:`links.steps.Link`
     takes: int = -1
+    #: once it has ended: what it left of what a client may retire, with the id of the transaction that has it, or none
+    undecided: Mapping[engine.Pointer, bytes] = NONE
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         self.connection = connection
@@ -191,15 +198,18 @@ class Link:
         if engine.link_is_receiver(self.pointer) and (current := engine.link_current(self.pointer)) != engine.NULL:
             self._not_taken(current)
 
-    def _not_taken(self, delivery: engine.Pointer) -> None:
-        """It is a post for which the link ends, or which comes behind its end, or of which some would."""
+    def _not_taken(self, delivery: engine.Pointer, taken: bytes = b"") -> None:
+        """It is a post for which the link ends, or which comes behind its end, or of which some would; or is retired
+        there. ``taken``: the transaction that has it.
+        """
         if engine.delivery_remote_state(delivery) != engine.TRANSACTIONAL:
             return
         try:
             txn_id = states.txn_id_of(delivery)
         except DecodeError:
             return
-        self.connection.service.registry.not_taken(txn_id, self.connection)
+        if txn_id != taken:
+            self.connection.service.registry.not_taken(txn_id, self.connection)
 
     def _room_for_state(self, delivery: engine.Pointer, octets: int) -> bool:
         """Whether the connection goes on when the engine keeps so many octets of a large state."""
@@ -277,10 +287,11 @@ class Refused(Link):
     it. The engine keeps the buffer of a delivery that is not complete: a connection may have only a few of those.
     """
 
-    __slots__ = ("_incomplete",)
+    __slots__ = ("_incomplete", "undecided")
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
+    def __init__(self, connection: Carrier, pointer: engine.Pointer, undecided: Mapping[engine.Pointer, bytes]) -> None:
         super().__init__(connection, pointer)
+        self.undecided = undecided
         self._incomplete = bool(engine.link_is_receiver(pointer)) and engine.link_current(pointer) != engine.NULL
         connection.incomplete += self._incomplete
 
@@ -299,8 +310,12 @@ class Refused(Link):
                 engine.discard(current)
                 self.connection.mark()
                 self.lost()
-        elif self._looked.largest:
+            return
+        if self._looked.largest:
             self._room_for_state(delivery, self._looked.largest)
+        taken = self.undecided.get(delivery)
+        if taken is not None:
+            self._not_taken(delivery, taken)
 
     def on_flow(self) -> None:
         pass

@@ -203,7 +203,7 @@ class Look:
             if found is None:
                 return None
             if self.channels.ignores(number, found):
-                return at, b"", at + size, partial(self.channels.not_taken, found)
+                return at, b"", at + size, partial(self.channels.not_taken, number, found)
             frame = self.channels.renamed(number, found) if found.code == ATTACH else b""
             if len(frame) > self._most:
                 text = f"an attach of {size} octets, by the name of another link of its session: detach that one first"

@@ -144,10 +144,11 @@ class Served:
         self.closing = True
         engine.connection_close(self.pointer)
 
-    def end_session(self, session: engine.Pointer, refusal: Refusal) -> None:
+    def end_session(self, session: engine.Pointer, refusal: Refusal) -> set[bytes]:
         assert session in self.sessions
         self.refused.append(("session", refusal.condition))
         engine.session_close(session)
+        return set()
 
     # -- what the peer sends
 

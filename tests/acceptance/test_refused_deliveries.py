@@ -314,7 +314,7 @@ def test_a_transaction_whose_post_ends_its_session_or_comes_behind(begin: Begin,
 def test_a_transaction_whose_post_is_cut_off_by_the_end_of_its_session(
     begin: Begin, address: str, settled: bool, stolen: bool, more: int
 ) -> None:
-    """Its first transfer alone names the transaction; ``more`` come behind the end. ``stolen``: its link ended first."""
+    """Its first transfer alone names the transaction; ``more`` come behind. ``stolen``: its link ended first."""
     session = begin(container_id=address)
     control, posting = session.control(), session.peer.begin()
     sender, txn, other = posting.sender(address, name="post"), control.declare(), control.declare()

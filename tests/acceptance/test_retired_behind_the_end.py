@@ -1,0 +1,193 @@
+"""Retirements behind the end of their link or session, which their client sends before it knows of the end (rules T26,
+T31): no transaction commits without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.fix_service import Service, running_service
+from tests.fix_wire import Begin
+from tests.wire.frames import Accepted, Modified, Source, TransactionalState, Transfer
+from tests.wire.links import Control, Receiver
+from tests.wire.messages import data
+from tests.wire.peer import Session
+from tests.wire.queues import condition
+from tests.wire.types import Symbol
+
+pytestmark = pytest.mark.rule("T26", "T31")
+
+_ROLLBACK = "amqp:transaction:rollback"
+
+
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setenv("COORDINATOR_PURE", "1")
+        with running_service() as service:
+            yield service
+
+
+def _end_session(_begin: Begin, _address: str, receiver: Receiver) -> None:
+    """A transfer to a handle that has no link."""
+    session = receiver.session
+    session.send(Transfer(handle=99, delivery_id=session.next_delivery_id(), delivery_tag=b"1"))
+
+
+def _end_link(_begin: Begin, _address: str, receiver: Receiver) -> None:
+    """A flow that asks for messages in a transaction."""
+    receiver.session.flow(
+        handle=receiver.handle, delivery_count=2, link_credit=9, properties={Symbol("txn-id"): b"any"}
+    )
+
+
+def _end_link_then_session(begin: Begin, address: str, receiver: Receiver) -> None:
+    _end_link(begin, address, receiver)
+    _end_session(begin, address, receiver)
+
+
+def _steal(begin: Begin, address: str, _receiver: Receiver) -> None:
+    """Another connection of the same client attaches it."""
+    begin(container_id=f"c-{address}").receiver(f"{address}-other", name="stolen")
+
+
+_End = Callable[[Begin, str, Receiver], None]
+_ends = pytest.mark.parametrize("end", [_end_session, _end_link, _end_link_then_session, _steal])
+
+
+class _Work:
+    """Two deliveries of a consumer in a session of its own."""
+
+    def __init__(self, begin: Begin, address: str, source: Source) -> None:
+        self.session: Session = begin(container_id=f"c-{address}")
+        self.control: Control = self.session.control()
+        self.sender = self.session.sender(address)
+        for body in (b"1", b"2"):
+            self.sender.outcome(data(body))
+        self.receiver = self.session.peer.begin().receiver(source, name="stolen")
+        self.first, self.second = self.receiver.take_many(2)
+
+    def discharge(self, txn: bytes) -> object:
+        """None: it was accepted."""
+        answer = self.control.discharge(txn)
+        return None if answer == Accepted() else condition(answer)
+
+
+@pytest.fixture
+def work(begin: Begin, address: str) -> _Work:
+    return _Work(begin, address, Source(address=address))
+
+
+@_ends
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_a_transaction_whose_retirement_comes_behind_the_end(
+    begin: Begin, address: str, work: _Work, end: _End, settled: bool, told: bool
+) -> None:
+    """It rolls back, with what it has posted; another commits. ``told``: the service has written the end."""
+    txn, other = work.control.declare(), work.control.declare()
+    results = work.session.sender(f"{address}-results")
+    results.outcome(data(b"result"), txn=txn)
+    results.outcome(data(b"other"), txn=other)
+    end(begin, address, work.receiver)
+    if told:
+        work.session.sync()
+    work.first.retire(txn, settled=settled)
+    assert work.discharge(txn) == _ROLLBACK
+    assert work.discharge(other) is None
+    assert sorted(work.session.receiver(address).bodies()) == [b"1", b"2"]
+    assert work.session.receiver(f"{address}-results").bodies() == [b"other"]
+
+
+@_ends
+@pytest.mark.rule("T34")
+@pytest.mark.parametrize("settled", [False, True])
+def test_one_that_names_a_decided_transaction_does_nothing(
+    begin: Begin, address: str, work: _Work, end: _End, settled: bool
+) -> None:
+    txn, other = work.control.declare(), work.control.declare()
+    work.first.retire(txn, settled=False)
+    work.session.sync()
+    end(begin, address, work.receiver)
+    assert work.discharge(txn) is None
+    for delivery in (work.first, work.second):
+        delivery.retire(txn, settled=settled)
+    work.sender.outcome(data(b"3"), txn=other)
+    assert work.discharge(other) is None
+    assert sorted(work.session.receiver(address).bodies()) == [b"2", b"3"]
+
+
+@_ends
+def test_what_is_said_outside_transactions_does_nothing(begin: Begin, address: str, work: _Work, end: _End) -> None:
+    """Also of a delivery that is part of one already."""
+    txn = work.control.declare()
+    work.first.retire(txn, settled=False)
+    end(begin, address, work.receiver)
+    work.first.disposition(None)
+    work.second.disposition(Accepted(), settled=False)
+    work.second.disposition(Modified(delivery_failed=True))
+    assert work.discharge(txn) is None
+    assert work.session.receiver(address).bodies() == [b"2"]
+
+
+@_ends
+@pytest.mark.rule("T34")
+def test_what_is_part_of_the_transaction_already_stays_so(begin: Begin, address: str, work: _Work, end: _End) -> None:
+    """A client that frees a link settles all that it has of it, in the state that each has (as Proton does)."""
+    txn = work.control.declare()
+    for delivery in (work.first, work.second):
+        delivery.retire(txn, settled=False)
+    end(begin, address, work.receiver)
+    work.first.retire(txn)
+    assert work.discharge(txn) is None
+    assert work.session.receiver(address).bodies() == []
+
+
+@_ends
+def test_one_of_a_delivery_that_was_settled_does_nothing(begin: Begin, address: str, work: _Work, end: _End) -> None:
+    txn = work.control.declare()
+    work.sender.outcome(data(b"3"), txn=txn)
+    for delivery in (work.first, work.second):
+        delivery.disposition(Accepted(), settled=False)
+        delivery.settlement()
+    end(begin, address, work.receiver)
+    work.first.retire(txn)
+    assert work.discharge(txn) is None
+
+
+@_ends
+@pytest.mark.rule("T29")
+def test_one_of_a_delivery_that_another_transaction_has(begin: Begin, address: str, work: _Work, end: _End) -> None:
+    """The first keeps it."""
+    first, second = work.control.declare(), work.control.declare()
+    work.first.retire(first, settled=False)
+    end(begin, address, work.receiver)
+    work.first.retire(second)
+    assert work.discharge(second) == _ROLLBACK
+    assert work.discharge(first) is None
+    assert work.session.receiver(address).bodies() == [b"2"]
+
+
+@_ends
+@pytest.mark.rule("P8")
+def test_what_a_browser_says_does_nothing(begin: Begin, address: str, end: _End) -> None:
+    work = _Work(begin, address, Source(address=address, distribution_mode="copy"))
+    txn = work.control.declare()
+    end(begin, address, work.receiver)
+    work.first.retire(txn)
+    assert work.discharge(txn) is None
+
+
+@_ends
+def test_a_range_of_deliveries(begin: Begin, address: str, work: _Work, end: _End) -> None:
+    """Of which one is settled."""
+    txn = work.control.declare()
+    work.first.disposition(Accepted(), settled=False)
+    work.first.settlement()
+    end(begin, address, work.receiver)
+    work.first.disposition(TransactionalState(txn_id=txn, outcome=Accepted()), last=work.second)
+    assert work.discharge(txn) == _ROLLBACK
+    assert work.session.receiver(address).bodies() == [b"2"]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
+import psycopg
 import pytest
 
+from store.embedded.access import ROLE
+from store.embedded.running import running_url
 from tests.fix_check_back import Plant
 from tests.fix_jms import Jms
+from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.frames import Accepted
@@ -89,6 +96,38 @@ def test_a_jms_client_is_told_of_a_second_group(service: Service, jms: Jms) -> N
     assert "the transaction was rolled back" in seen["commit"]
     assert "amqp:precondition-failed" in seen["commit"]
     assert seen["left"] == []
+
+
+@pytest.mark.rule("H2", "H5", "T11")
+def test_a_checked_order_in_java_is_rolled_back_before_its_commit(
+    service: Service, orders_java_classpath: str, ask: Ask, tmp_path: Path
+) -> None:
+    """By the operator, while the order waits for the lock of its book: Qpid JMS throws what it throws of a doubt."""
+    store = running_url(service.data_dir)
+    with closing(Proxy(store)) as proxy, psycopg.connect(store) as book:  # the driver of Java knows no unix sockets
+        book.execute("create schema jms_book")
+        book.execute("create table jms_book.checked_orders (id int primary key, state varchar(7) not null)")
+        book.commit()
+        book.execute("lock table jms_book.checked_orders in share mode")
+        url = f"jdbc:postgresql://{proxy.url.rpartition('@')[2]}&user={ROLE}&currentSchema=jms_book"
+        program = ["java", "-XX:TieredStopAtLevel=1", "-cp", orders_java_classpath, "orders.CheckedOrders"]
+        place = subprocess.Popen(
+            [*program, "place", service.url, url, "1"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while not (txns := ask("select txn_id from coordinator.undecided where producer_group = 'order-service-java'")):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            service.cli("resolve", txns[0][0].hex, "--rollback", "--reason", "by the books")
+            book.commit()
+            _, errors = place.communicate(timeout=PATIENCE)
+        finally:
+            place.kill()
+            place.wait()
+        assert book.execute("select * from jms_book.checked_orders").fetchall() == [(1, "placed")]
+    assert "order 1 is in the book, its message is not: " in errors
+    assert place.returncode == 0, errors
 
 
 def committed(session: Session, address: str, ask: Ask) -> list[str]:

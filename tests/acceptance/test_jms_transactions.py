@@ -16,6 +16,16 @@ def test_commit_shows_and_rollback_hides(service: Service, jms: Jms) -> None:
     assert seen["after_rollback"] == ["next0", "end"]
 
 
+@pytest.mark.rule("T8", "T23")
+def test_a_commit_of_a_refused_post(service: Service, jms: Jms) -> None:
+    """The client throws what it throws of a doubt, too: that it is rolled back for certain, its message alone says."""
+    seen = jms("refused-post", service).line()
+    assert seen["thrown"] == "org.apache.qpid.jms.JmsTransactionInDoubtException"
+    assert seen["code"] == "null"
+    assert seen["message"].endswith("[condition = amqp:transaction:rollback]")
+    assert seen["received"] == ["after it"]
+
+
 @pytest.mark.rule("T28", "T32", "P11", "D6")
 def test_rollback_keeps_order_and_counts_only_what_was_enlisted(service: Service, jms: Jms) -> None:
     seen = jms("rollback-with-prefetch", service).line()

@@ -5,7 +5,6 @@ import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
 import jakarta.jms.Session;
 import jakarta.jms.TextMessage;
-import jakarta.jms.TransactionRolledBackException;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
@@ -86,8 +85,8 @@ public final class CheckedOrders {
             try {
                 session.commit();
                 System.out.println("placed order " + order);
-            } catch (TransactionRolledBackException rolledBack) {
-                System.err.println("order " + order + " is in the book, its message is not: " + rolledBack.getMessage());
+            } catch (JMSException failed) {
+                System.err.println("order " + order + " is in the book, " + OrderService.messageAfter(failed));
             }
         }
     }

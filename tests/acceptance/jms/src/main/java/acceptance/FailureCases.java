@@ -70,6 +70,7 @@ final class FailureCases {
     private static void commitInDoubt(Broker broker, Map<String, Object> seen) throws Exception {
         List<String> committed = new ArrayList<>();
         List<String> unknown = new ArrayList<>();
+        List<String> errors = new ArrayList<>();
         int number = 0;
         for (int round = 0; round < 5; round++) {
             Connection connection = broker.connect();
@@ -82,11 +83,13 @@ final class FailureCases {
             Driver.step("kill");
             thread.join();
             number = committer.next;
+            errors.add(committer.error);
             Driver.step("restart");
         }
         seen.put("size", Committer.SIZE);
         seen.put("committed", committed);
         seen.put("unknown", unknown);
+        seen.put("errors", errors);
         seen.put("received", broker.takeAll("q"));
     }
 
@@ -142,6 +145,7 @@ final class FailureCases {
         private final List<String> unknown;
         private final CountDownLatch underWay;
         private int next;
+        private String error;
 
         Committer(
                 Broker broker,
@@ -176,6 +180,7 @@ final class FailureCases {
                     }
                 }
             } catch (JMSException broken) {
+                error = broken.toString();
                 underWay.countDown(); // what was under way is unknown; the next round goes on with the next number
             }
         }

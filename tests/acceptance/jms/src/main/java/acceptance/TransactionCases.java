@@ -1,6 +1,7 @@
 package acceptance;
 
 import jakarta.jms.Connection;
+import jakarta.jms.JMSException;
 import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
 import jakarta.jms.MessageProducer;
@@ -21,6 +22,7 @@ final class TransactionCases {
         return Map.ofEntries(
                 Map.entry("commit-and-rollback", TransactionCases::commitAndRollback),
                 Map.entry("rollback-with-prefetch", TransactionCases::rollbackWithPrefetch),
+                Map.entry("refused-post", TransactionCases::refusedPost),
                 Map.entry("consume", TransactionCases::consume),
                 Map.entry("idle-between-commits", TransactionCases::idleBetweenCommits),
                 Map.entry("transfer", TransactionCases::transfer),
@@ -53,6 +55,24 @@ final class TransactionCases {
         session.commit();
         broker.mark("q", "end");
         seen.put("after_rollback", Broker.receiveUpTo(consumer, "end"));
+    }
+
+    /** A post that is refused after {@code send} has returned; then the same session commits another. */
+    private static void refusedPost(Broker broker, Map<String, Object> seen) throws Exception {
+        Session session = Broker.transacted(broker.connect());
+        MessageProducer producer = session.createProducer(null);
+        producer.send(broker.queue(session, "q"), session.createTextMessage("beside it"));
+        producer.send(session.createQueue("$nowhere"), session.createTextMessage("refused"));
+        try {
+            session.commit();
+        } catch (JMSException error) {
+            seen.put("thrown", error.getClass().getName());
+            seen.put("code", String.valueOf(error.getErrorCode()));
+            seen.put("message", error.getMessage());
+        }
+        producer.send(broker.queue(session, "q"), session.createTextMessage("after it"));
+        session.commit();
+        seen.put("received", broker.takeAll("q"));
     }
 
     private static void idleBetweenCommits(Broker broker, Map<String, Object> seen) throws Exception {

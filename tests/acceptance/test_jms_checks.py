@@ -116,7 +116,9 @@ def test_a_checked_order_in_java_is_rolled_back_before_its_commit(
         )
         try:
             deadline = time.monotonic() + PATIENCE
-            while not (txns := ask("select txn_id from coordinator.undecided where producer_group = 'order-service-java'")):
+            while not (
+                txns := ask("select txn_id from coordinator.undecided where producer_group = 'order-service-java'")
+            ):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             service.cli("resolve", txns[0][0].hex, "--rollback", "--reason", "by the books")

@@ -15,6 +15,7 @@ from coordinator.printable import printable
 from coordinator.transitions import DECIDED
 from links import engine, states, steps
 from links.delivering import MOST_BACKLOG
+from links.link import NONE
 from links.outgoing import LARGE_IN_ENGINE, Outgoing, TooLarge
 from links.output import MOST_HANDED
 
@@ -65,7 +66,7 @@ class Consuming(Outgoing):
         super().__init__(connection, pointer, address, queue, honoured, lasts=lasts)
         self._group = group
         self.unsettled: dict[engine.Pointer, Entry] = {}
-        self.undecided: dict[engine.Pointer, bytes] = {}
+        self.undecided = NONE
         self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.limits.unsettled_per_link

@@ -72,3 +72,12 @@ def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
         for name in ("plain", "small", "unnoted"):
             patch.setattr(frames, name, getattr(frames, f"_{name}_in_python"))
         yield
+
+
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def both_forms_of_services(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With which the services that tests start decode what peers send."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setenv("COORDINATOR_PURE", "1")
+        yield

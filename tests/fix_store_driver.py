@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from store import libpq, questions
+from store import heartbeat, libpq, questions
 from store.asking import Queries, Query
 from store.backend import NAME
 from store.commit.batch import Batch
@@ -288,6 +289,12 @@ class Asking:
 
     def lease(self, most: int = 100) -> None:
         self.ask(entries.lease, Rank.NORMAL, GROUP, [0], most, 1 << 30, ME)
+
+
+def beat_of(instance_id: int) -> str:
+    """The heartbeat of an instance whose batch does not wait, as a statement without parameters."""
+    values = {"$1": str(instance_id), "$2": "0", "$3": "''", "$4": "0"}
+    return re.sub(r"\$\d", lambda found: values[found[0]], heartbeat._BEAT)
 
 
 def all_queries() -> list[Query[Any]]:

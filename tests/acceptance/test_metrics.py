@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,6 +24,7 @@ from tests.fix_postgres import signal_server
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, BeginAt
 from tests.held_store import nothing_is_decided
+from tests.refusing import refused
 from tests.wire.frames import Accepted, Discharge, Rejected, Released
 from tests.wire.messages import APPLICATION_PROPERTIES, data, section
 from tests.wire.queues import dead_letters, post
@@ -264,37 +264,19 @@ def test_a_store_that_does_not_commit(service: Service, begin_at: BeginAt, addre
     assert command("check", "--data-dir", str(service.data_dir), "--fewest-free", "0").returncode == 0
 
 
-@pytest.fixture
-def full_disk(service: Service) -> Iterator[Callable[[], None]]:
-    """PostgreSQL takes no message, as where it has no room for one, until this is called."""
-    with psycopg.connect(running_url(service.data_dir), autocommit=True) as store:
-        store.execute(
-            """create function public.full_disk() returns trigger language plpgsql as $$
-               begin raise exception 'no room' using errcode = '53100'; end $$;
-               create trigger full_disk before insert on coordinator.half
-                 for each row execute function public.full_disk()"""
-        )
-
-        def end() -> None:
-            store.execute("drop function if exists public.full_disk cascade")
-
-        yield end
-        end()
-
-
-def test_a_store_whose_disk_is_full(
-    service: Service, begin_at: BeginAt, address: str, full_disk: Callable[[], None], command: Command
-) -> None:
+def test_a_store_whose_disk_is_full(service: Service, begin_at: BeginAt, address: str, command: Command) -> None:
     """Each attempt ends at once, with an error that the log and ``coordinator check`` repeat."""
     full = "the database's disk is full (SQLSTATE 53100)"
     sender, lines = begin_at(service).sender(address), len(service.log_lines())
-    posted = sender.post(data(b"x"))
-    said = service.wait_for(lambda line: line.get("event") == "the store does not commit: clients wait", since=lines)
-    assert said["hint"] == full
-    checked = command("check", "--data-dir", str(service.data_dir), "--fewest-free", "0")
-    assert checked.returncode == 1
-    assert re.search(rf"wrong: a batch of the service waits for \d+ s.*; {re.escape(full)}\n", checked.stdout)
-    full_disk()
+    with refused(running_url(service.data_dir), "insert on coordinator.half", "53100"):
+        posted = sender.post(data(b"x"))
+        said = service.wait_for(
+            lambda line: line.get("event") == "the store does not commit: clients wait", since=lines
+        )
+        assert said["hint"] == full
+        checked = command("check", "--data-dir", str(service.data_dir), "--fewest-free", "0")
+        assert checked.returncode == 1
+        assert re.search(rf"wrong: a batch of the service waits for \d+ s.*; {re.escape(full)}\n", checked.stdout)
     assert sender.answer_to(posted).state == Accepted()
 
 

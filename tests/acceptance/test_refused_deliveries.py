@@ -43,13 +43,10 @@ WRONG = [
 ]
 
 
-@pytest.fixture(scope="module", params=["compiled", "python"])
-def service(request: pytest.FixtureRequest) -> Iterator[Service]:
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "python":
-            patch.setenv("COORDINATOR_PURE", "1")
-        with running_service({"limits.max_message_size_bytes": str(LARGEST)}) as service:
-            yield service
+@pytest.fixture(scope="module")
+def service(both_forms_of_services: None) -> Iterator[Service]:
+    with running_service({"limits.max_message_size_bytes": str(LARGEST)}) as service:
+        yield service
 
 
 def told(session: Session, number: int) -> list[Disposition]:

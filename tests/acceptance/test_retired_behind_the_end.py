@@ -22,13 +22,10 @@ pytestmark = pytest.mark.rule("T26", "T31")
 _ROLLBACK = "amqp:transaction:rollback"
 
 
-@pytest.fixture(scope="module", params=["compiled", "python"])
-def service(request: pytest.FixtureRequest) -> Iterator[Service]:
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "python":
-            patch.setenv("COORDINATOR_PURE", "1")
-        with running_service() as service:
-            yield service
+@pytest.fixture(scope="module")
+def service(both_forms_of_services: None) -> Iterator[Service]:
+    with running_service() as service:
+        yield service
 
 
 def _end_session(_begin: Begin, _address: str, receiver: Receiver) -> None:

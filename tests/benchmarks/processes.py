@@ -99,9 +99,9 @@ def groups(server: int | None, postmaster: int | None) -> Groups:
 
 def snapshot(of: Groups) -> Snapshot:
     return Snapshot(
-        service={pid: _cpu_seconds(pid) for pid in of.supervisor + of.workers},
-        backends={pid: _cpu_seconds(pid) for pid in of.backends},
-        background={pid: _cpu_seconds(pid) for pid in of.background},
+        service={pid: cpu_seconds(pid) for pid in of.supervisor + of.workers},
+        backends={pid: cpu_seconds(pid) for pid in of.backends},
+        background={pid: cpu_seconds(pid) for pid in of.background},
         ended=sum(_children_cpu_seconds(pid) for pid in of.background),
     )
 
@@ -173,7 +173,8 @@ def _is_backend(pid: int) -> bool:
     return title.startswith("postgres: ") and not title.removeprefix("postgres: ").startswith(_BACKGROUND)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """Of all threads of a process, so far; 0: there is none."""
     return sum(int(text.split()[0]) for text in _tasks_texts(pid, "schedstat") if text) / 1e9
 
 

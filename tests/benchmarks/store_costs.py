@@ -26,7 +26,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from store import heartbeat, migrations, partitions
+from store import migrations, partitions
 from store.asking import Queries
 from store.commit import group_commit
 from store.commit.batch import Batch
@@ -40,7 +40,9 @@ from store.ids import HalfIds, UuidV7
 from store.priorities import STEPS, Rank
 from store.questions import dead_letters, entries, expiry, message_groups, schedule
 from store.tables import SCHEMA
+from tests.benchmarks.processes import cpu_seconds
 from tests.fix_loop import EpollLoop
+from tests.fix_store_driver import beat_of
 
 ME = 7
 GROUP = 1
@@ -282,7 +284,7 @@ def leave_dead(connection: psycopg.Connection, first: int, seconds: int) -> None
             f"from generate_series({start + 1}::int8, {start + count}) n".encode()
         )
         connection.execute(f"delete from {SCHEMA}.entry where id > {start} and id <= {start + count}".encode())
-    beat = heartbeat._BEAT.replace("$1", str(ME)).replace("$2", "0").replace("$3", "''").replace("$4", "0").encode()
+    beat = beat_of(ME).encode()
     for _ in range(seconds // SECONDS_OF_A_BEAT):
         connection.execute(beat)
 
@@ -300,7 +302,7 @@ def by_held(bench: Bench, seconds: int) -> None:
 
 def by_rows(bench: Bench, octets: int) -> None:
     with psycopg.connect(bench.url, autocommit=True) as connection:
-        schedstat = Path(f"/proc/{connection.info.backend_pid}/schedstat")
+        pid = connection.info.backend_pid
         connection.execute("create schema floor")
         for messages in (1, 10):
             for batch in (10, 50, 200, 1000):
@@ -309,13 +311,12 @@ def by_rows(bench: Bench, octets: int) -> None:
                 turns = 100_000 // batch
                 for turn in range(turns):
                     if turn == turns // 2:
-                        before = int(schedstat.read_text().split()[0])
+                        before = cpu_seconds(pid)
                     values = (list(range(turn * rows, (turn + 1) * rows)), [body] * rows)
                     connection.execute(
                         "insert into floor.held select * from unnest(%b::int8[], %b::bytea[])", values, prepare=True
                     )
-                took = int(schedstat.read_text().split()[0]) - before
-                each = took / 1000 / (batch * (turns - turns // 2))
+                each = (cpu_seconds(pid) - before) * 1e6 / (batch * (turns - turns // 2))
                 print(f"  {messages:3} in a row, {batch:5} in a batch: {each:6.2f} us a message", flush=True)
                 connection.execute("drop table floor.held")
         connection.execute("drop schema floor")

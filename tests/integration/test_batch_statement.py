@@ -25,6 +25,7 @@ from store.priorities import Rank
 from store.questions import entries, message_groups
 from store.tables import SCHEMA, metadata
 from tests.fix_store_driver import all_queries
+from tests.plans import planned
 
 _NAMES: dict[type[Any], str] = {
     BigInteger: "int8",
@@ -334,24 +335,10 @@ def test_rows_are_written_alone_where_there_is_one_of_each(twice: str) -> None:
 # -- plans
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for below in plan.get("Plans", ()):
-        yield from _nodes(below)
-
-
-def _planned(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[dict[str, Any]]:
-    """The nodes of the generic plan of ``sql``."""
-    connection.execute(setup.encode())
-    row = connection.execute(b"explain (generic_plan, format json) " + sql.encode()).fetchone()
-    assert row is not None
-    return list(_nodes(row[0][0]["Plan"]))
-
-
 def _scans(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[tuple[str, str, str]]:
     """(table, node type, index) of each scan of the store's large tables in the generic plan of ``sql``."""
     found = []
-    for node in _planned(connection, setup, sql):
+    for node in planned(connection, setup, sql):
         table = str(node.get("Relation Name", ""))
         if re.match(r"entry|half|message_group|op(_|$)", table) and node["Node Type"] != "ModifyTable":
             found.append((table, node["Node Type"], str(node.get("Index Name", ""))))
@@ -415,7 +402,7 @@ def test_a_post_finds_what_it_locks_by_index(database_url: str, parts: str, anal
         if analysed:
             connection.execute(b"analyze")
         sql = statements.statement(parts.split(), 7)
-        nodes = [node for node in _planned(connection, statements.SETUP, sql) if node["Node Type"] != "ModifyTable"]
+        nodes = [node for node in planned(connection, statements.SETUP, sql) if node["Node Type"] != "ModifyTable"]
         found = {node["Relation Name"]: node["Index Name"] for node in nodes if "Index Name" in node}
         assert found.pop("instance") in ("instance_pkey", "instance_slot_idx")
         assert found == {"address": "address_pkey", "consumer_group": "consumer_group_address_id_key"}
@@ -433,7 +420,7 @@ def test_a_commit_of_checkable_transactions_finds_its_rows_by_index(database_url
         if analysed:
             connection.execute(b"analyze")
         sql = statements.statement(("there", "settled", "concluded", "released", "unpended", "delivered"), 7)
-        scans = [node for node in _planned(connection, statements.SETUP, sql) if node["Node Type"] != "ModifyTable"]
+        scans = [node for node in planned(connection, statements.SETUP, sql) if node["Node Type"] != "ModifyTable"]
         found = sorted(
             node["Index Name"] for node in scans if "Index Name" in node and node["Relation Name"] != "instance"
         )

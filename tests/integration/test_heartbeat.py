@@ -20,7 +20,8 @@ from store.questions import consumer_groups, message_groups
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import ME, Asking, Post, Store, Truth, Yield, running
+from tests.fix_store_driver import ME, Asking, Post, Store, Truth, Yield, beat_of, running
+from tests.refusing import refused
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +135,7 @@ def test_what_a_batch_asks_of_its_instance_costs_the_same_while_a_snapshot_is_he
     """Neither beats nor batches leave versions of the row that each batch looks for."""
     store.add(post := Post(store))
     store.settle()
-    beat = heartbeat._BEAT.replace("$1", str(ME)).replace("$2", "0").replace("$3", "''").replace("$4", "0")
+    beat = beat_of(ME)
     asked = f"explain (analyze, buffers, timing off, format json) {parts._ALIVE.format(me=ME)}"
 
     def pages() -> int:
@@ -222,29 +223,24 @@ def test_a_slow_commit_keeps_its_connection(cuttable: Store, truth: Truth, datab
 
 @pytest.mark.rule("H19")
 def test_a_batch_that_loses_each_connection_is_told_as_one_that_waits(
-    store: Store, truth: Truth, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+    store: Store, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No session is at it for long: on a full disk each attempt ends at once. The log says it once, not each second."""
     monkeypatch.setattr(health, "_LONG_SECONDS", 1)
-    truth.run(
-        f"""create function public.fails() returns trigger language plpgsql as $$
-            begin raise exception 'no space left' using errcode = '53100'; end $$;
-            create trigger fails before insert on {SCHEMA}.half for each row execute function public.fails()"""
-    )
     unit = Post(store)
     with (
         capture_logs() as lines,
         beating(store.loop, database_url, waits=lambda: store.commit.waits) as beats,
     ):
-        store.add(unit)
-        store.loop.run_for(4)
-        found = health.look(database)
-        assert found.commit_waits_seconds is not None
-        assert 3 < found.commit_waits_seconds < 6
-        assert found.commit_refused_with == "the database's disk is full (SQLSTATE 53100)"
-        (line,) = [each for each in health.wrong(found, fewest_free=0, least_bytes=0) if "batch" in each]
-        assert line.endswith(f" s, and clients with it; {found.commit_refused_with}")
-        truth.run(f"drop trigger fails on {SCHEMA}.half")
+        with refused(database_url, f"insert on {SCHEMA}.half", "53100"):
+            store.add(unit)
+            store.loop.run_for(4)
+            found = health.look(database)
+            assert found.commit_waits_seconds is not None
+            assert 3 < found.commit_waits_seconds < 6
+            assert found.commit_refused_with == "the database's disk is full (SQLSTATE 53100)"
+            (line,) = [each for each in health.wrong(found, fewest_free=0, least_bytes=0) if "batch" in each]
+            assert line.endswith(f" s, and clients with it; {found.commit_refused_with}")
         store.settle()
         beats.clear()
         store.loop.run_until(lambda: len(beats) > 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -18,6 +17,7 @@ from store.leases import held
 from store.tables import consumer_group, entry, group_read, op, removed_address, retention, txn
 from tests.fix_command import Command
 from tests.fix_store import Rows
+from tests.plans import nodes
 
 pytestmark = pytest.mark.rule("H18")
 
@@ -259,11 +259,5 @@ def test_undecided_messages_are_read_once_for_a_thousand_addresses(database: Con
     database.execute(text(more))
     database.execute(text("analyze coordinator.address"))
     ((plan,),) = _view(database, "explain (analyze, format json) select sum(pending) from coordinator.addresses")
-    scans = {node["Relation Name"]: node["Actual Loops"] for node in _nodes(plan[0]["Plan"]) if "Relation Name" in node}
+    scans = {node["Relation Name"]: node["Actual Loops"] for node in nodes(plan[0]["Plan"]) if "Relation Name" in node}
     assert (scans["txn"], scans["pending"]) == (1, 1)
-
-
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for each in plan.get("Plans", []):
-        yield from _nodes(each)

@@ -21,6 +21,7 @@ from tests.fix_command import Command
 from tests.fix_reports import finding, lost
 from tests.fix_runs import a_batch, a_run, store_run
 from tests.fix_store import Rows
+from tests.plans import nodes
 
 pytestmark = pytest.mark.rule("R33")
 
@@ -191,10 +192,6 @@ def _plan(database: Connection, sql: str) -> dict[str, Any]:
     return found
 
 
-def _nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    return [plan, *(each for part in plan.get("Plans", ()) for each in _nodes(part))]
-
-
 def _blocks(plan: dict[str, Any]) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
@@ -223,7 +220,7 @@ def test_what_is_new_is_found_by_an_index_and_costs_itself(database: Connection,
     rows.entry(1)
     until = figures.position(database)
     new = _plan(database, read_sql("half", since, until))
-    scans = {(each.get("Relation Name", "")[:5], each["Node Type"]) for each in _nodes(new)}
+    scans = {(each.get("Relation Name", "")[:5], each["Node Type"]) for each in nodes(new)}
     assert {kind for name, kind in scans if name == "half_"} == {"Bitmap Heap Scan"}
     assert {kind for name, kind in scans if name.startswith("op_")} <= {"Index Scan", "Index Only Scan"}
     whole = _plan(database, read_sql("half", 0, until))

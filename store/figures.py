@@ -17,7 +17,7 @@ from store.errors import SchemaMismatch, boundary
 from store.ids import EPOCH_MS
 from store.partitions import days_ahead
 from store.reasons import DISCHARGED, OF_NO_INSTANCE
-from store.recovery import BEATING
+from store.recovery import BEATING, READ_ONLY
 from store.tables import SCHEMA, STATE, THROUGH, WRITTEN, heartbeat, instance, op
 
 #: Entries of one group that are counted; the rest is estimated.
@@ -43,6 +43,8 @@ class State:
 
     #: it has the schema of this version
     schema: bool
+    #: a standby, or what is set to read only: no instance can say that it is alive
+    only_reads: bool = False
     instances_alive: int = 0
     #: silent, and given up by no other instance
     instances_silent: int = 0
@@ -110,13 +112,14 @@ def state(connection: Connection) -> State:
         return State(schema=False)
     with boundary():
         found = connection.execute(
-            select(func.count().filter(BEATING).label("alive"), func.count().label("all"))
+            select(func.count().filter(BEATING).label("alive"), func.count().label("all"), READ_ONLY.label("only_reads"))
             .select_from(instance.join(heartbeat))
             .where(instance.c.ended_at.is_(None))
         ).one()
         connection.rollback()
     return State(
         schema=True,
+        only_reads=found.only_reads,
         instances_alive=found.alive,
         instances_silent=found.all - found.alive,
         days_ahead=days_ahead(connection),

@@ -15,11 +15,11 @@ from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations
 from store.embedded.running import runs_here
-from store.errors import Locked, boundary, from_sqlstate
+from store.errors import ONLY_READS, Locked, boundary, from_sqlstate
 from store.heartbeat import CLOCK_SECONDS
 from store.holders import HeldUp, held_up
 from store.partitions import FEWEST_AHEAD, days_ahead
-from store.recovery import BEATING
+from store.recovery import BEATING, READ_ONLY
 from store.tables import consumer_group, entry, heartbeat, instance, txn
 
 #: A plain transaction that is undecided for longer than its limit and this has no instance that looks after it.
@@ -37,6 +37,8 @@ class Health:
     schema: str
     #: days after today that have their partitions; -1: not even today
     partitions_ahead: int
+    #: a standby, or what is set to read only: no instance can say that it is alive
+    only_reads: bool
     instances_alive: int
     #: instances that are silent, and that no other instance has given up
     instances_silent: int
@@ -87,6 +89,7 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
         ).all()
         undecided = connection.execute(
             select(
+                READ_ONLY.label("only_reads"),
                 func.count().label("all"),
                 func.extract("epoch", func.now() - func.min(txn.c.declared_at)).label("age"),
                 func.count().filter(txn.c.timeout_at < func.now() - _LATE).label("overdue"),
@@ -115,6 +118,7 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
     return Health(
         schema=migrations.HEAD,
         partitions_ahead=days_ahead(connection),
+        only_reads=undecided.only_reads,
         instances_alive=len(beats),
         instances_silent=len(living) - len(beats),
         undecided=undecided.all,
@@ -153,7 +157,8 @@ def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
     if found.partitions_ahead < FEWEST_AHEAD:
         lines.append(f"partitions reach {found.partitions_ahead} days ahead only; soon nothing can be posted")
     if not found.instances_alive:
-        lines.append("no instance is alive")
+        why = f", or can say so: {from_sqlstate(ONLY_READS)}" if found.only_reads else ""
+        lines.append(f"no instance is alive{why}")
     if found.instances_silent:
         lines.append(f"{found.instances_silent} instances are silent and were not given up")
     if found.overdue:

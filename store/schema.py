@@ -12,5 +12,5 @@ SCHEMA: Final = "coordinator"
 #: them in one way only; and how it reads our literals, in which a backslash is one.
 AS_READ: Final = (
     "set datestyle = iso, ymd; set intervalstyle = postgres; set extra_float_digits = 1; "
-    "set standard_conforming_strings = on; "
+    "set timezone = 'UTC'; set standard_conforming_strings = on; "
 )

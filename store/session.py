@@ -9,7 +9,11 @@ KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count":
 #: Limits that would end a session which waits for work, or work that takes long. A server may be too old to have one.
 _NO_LIMITS = ("idle_session_timeout", "transaction_timeout")
 #: A transaction that is serializable may be undone by any other, and one that is deferrable may wait for all others.
-_TRANSACTIONS = "set default_transaction_isolation = 'read committed'; set default_transaction_deferrable = off; "
+#: The one in which these stand is serializable by the database's default, too, which a standby refuses.
+_TRANSACTIONS = (
+    "set transaction isolation level read committed; "
+    "set default_transaction_isolation = 'read committed'; set default_transaction_deferrable = off; "
+)
 SETTINGS = (
     AS_READ
     + _TRANSACTIONS

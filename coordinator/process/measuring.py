@@ -29,6 +29,7 @@ from coordinator.process.secret_files import FileInvalid
 from coordinator.process.supervising import Supervising
 from coordinator.process.telling import LONG_SECONDS, Workers
 from coordinator.settings import Settings
+from store.errors import ONLY_READS, from_sqlstate
 from store.looking import Looks, Seen
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -83,7 +84,8 @@ class Measuring:
         failed: tuple[str, ...] = ()
         while True:
             seen = self._looks.look()
-            pause = max(LOOK_SECONDS, _TIMES_LONGER * seen.seconds)
+            # A look that found no store has waited, and costs nothing.
+            pause = LOOK_SECONDS if seen.state is None else max(LOOK_SECONDS, _TIMES_LONGER * seen.seconds)
             self._last = (seen, time.monotonic() + pause)
             if seen.failed != failed:
                 failed = seen.failed
@@ -133,6 +135,8 @@ class Measuring:
             return ["store: away, or it does not answer"]
         if not state.schema:
             return ["schema: not the one of this version"]
+        if state.only_reads:
+            return [f"store: {from_sqlstate(ONLY_READS)}"]
         lines = []
         if not state.instances_alive:
             lines.append("instances: none is alive")

@@ -12,11 +12,13 @@ import pytest
 from sqlalchemy import text
 
 from spark import watching
-from store import migrations
+from store import figures, migrations
 from store.asking import Query, Row
 from store.database import connected
 from tests.acceptance.engine_client import Client
+from tests.fix_command import Command
 from tests.fix_service import running_service
+from tests.fix_standby import TwoServers
 from tests.fix_store_driver import Asking
 from tests.fix_store_rows import NOW, StoreRows
 from tests.reconciling import run
@@ -74,6 +76,41 @@ def test_transactions_are_of_one_kind_whatever_the_database_says(database_url: s
     assert _asked(database_url, kind) == [("read committed", "off")]
     with connected(database_url) as connection:
         assert tuple(connection.execute(text(kind)).one()) == ("read committed", "off")
+
+
+def test_moments_are_of_one_zone_whatever_the_database_says(database_url: str) -> None:
+    """So what a command writes as JSON is the same on each server."""
+    _set(database_url, "timezone", "Asia/Kolkata")
+    moment = "select (timestamptz '2026-01-02 03:04:05Z')"
+    assert _asked(database_url, f"{moment}::text") == [("2026-01-02 03:04:05+00",)]
+    with connected(database_url) as connection:
+        assert connection.scalar(text(moment)).isoformat() == "2026-01-02T03:04:05+00:00"
+
+
+@pytest.mark.rule("H19")
+def test_a_database_that_only_reads_is_told(database_url: str, command: Command) -> None:
+    """No instance can write that it is alive."""
+    _set(database_url, "default_transaction_read_only", "on")
+    only_reads = "the database only reads: a standby, or a role or database set to read only (SQLSTATE 25006)"
+    with connected(database_url) as connection:
+        assert figures.state(connection).only_reads
+    checked = command("check", "--database-url", database_url, "--fewest-free", "0")
+    assert (checked.returncode, checked.stderr) == (1, "")
+    assert f"wrong: no instance is alive, or can say so: {only_reads}\n" in checked.stdout
+
+
+def test_a_standby_is_known_whatever_the_database_says(two_servers: TwoServers, command: Command) -> None:
+    """Which refuses each question of a session whose transactions are serializable."""
+    _set(two_servers.first_url, "default_transaction_isolation", "serializable")
+    serializable = "select 1 from pg_db_role_setting where 'default_transaction_isolation=serializable' = any(setconfig)"
+    read_committed = r"-c default_transaction_isolation=read\ committed"
+    with psycopg.connect(two_servers.second_url, autocommit=True, options=read_committed) as standby:
+        while not standby.execute(serializable).fetchone():
+            time.sleep(0.05)
+    read = command("transactions", "--database-url", two_servers.second_url)
+    assert (read.returncode, read.stderr) == (0, "")
+    changed = command("address", "add", "orders", "--database-url", two_servers.second_url)
+    assert (changed.returncode, "the database only reads" in changed.stderr) == (1, True), changed.stderr
 
 
 def test_a_backslash_is_one_whatever_the_database_says(database_url: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.process import measuring
-from coordinator.process.measuring import Measuring
+from coordinator.process.measuring import LOOK_SECONDS, Measuring
 from coordinator.process.supervising import Supervising
 from coordinator.settings import Settings
 from store.figures import Decided, State
@@ -24,6 +24,10 @@ pytestmark = pytest.mark.rule("H19")
         (None, ["store: away, or it does not answer"]),
         (State(schema=False), ["schema: not the one of this version"]),
         (State(schema=True, instances_alive=1, days_ahead=1), []),
+        (
+            State(schema=True, only_reads=True, days_ahead=1),
+            ["store: the database only reads: a standby, or a role or database set to read only (SQLSTATE 25006)"],
+        ),
         (State(schema=True, instances_alive=0, instances_silent=1, days_ahead=14), ["instances: none is alive"]),
         (State(schema=True, instances_alive=1, days_ahead=0), ["days: 0 made ahead, 1 needed"]),
         (
@@ -69,6 +73,29 @@ def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pyt
         {**missing, "parts": ("entries", "undecided")},
         {"event": "all metrics are there again", "log_level": "info"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds", "pause"),
+    [
+        (None, 7.0, LOOK_SECONDS),
+        (State(schema=True), 0.1, LOOK_SECONDS),
+        (State(schema=True), 7.0, 140.0),
+    ],
+    ids=["no store", "a short look", "a long look"],
+)
+def test_looks_take_a_part_of_the_time_and_a_store_that_is_away_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch, state: State | None, seconds: float, pause: float
+) -> None:
+    monkeypatch.setattr("coordinator.process.measuring.time.monotonic", lambda: 1000.0)
+    ours, theirs = socket.socketpair()
+    with ours:
+        of = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
+        seen = Seen(state=state, decided=Decided(), seconds=seconds)
+        monkeypatch.setattr(of._looks, "look", lambda: seen)
+        theirs.close()
+        of.run()
+    assert of._last == (seen, 1000.0 + pause)
 
 
 def _measuring(state: State | None, since: float) -> Measuring:

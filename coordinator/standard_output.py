@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def checked() -> Iterator[None]:
     :raises SystemExit: it cannot be written; the standard error says why.
     """
     given: Any = sys.stdout
+    if given is None:  # closed by what has started the command, which wants to read nothing
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
     if isinstance(given, io.TextIOWrapper):
         sys.stdout = _StandardOutput(
             given.buffer,
@@ -63,5 +66,5 @@ def checked() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(BrokenPipeError, AttributeError):  # closed by who has started the command, there is none
+        with suppress(BrokenPipeError):
             sys.stdout.flush()

@@ -63,7 +63,9 @@ def test_a_pipe_whose_reader_has_ended_is_no_error() -> None:
         assert process.stderr.read() == b""
 
 
-def test_a_command_without_a_standard_output() -> None:
-    closed = ["sh", "-c", f"exec {sys.executable} -m coordinator --version >&-"]
-    done = subprocess.run(closed, stderr=subprocess.PIPE, env=environment(), check=False)
+@pytest.mark.parametrize("arguments", ["--version", "transactions", "transactions --json"])
+def test_a_command_without_a_standard_output(database_url: str, arguments: str) -> None:
+    closed = ["sh", "-c", f"exec {sys.executable} -m coordinator {arguments} >&-"]
+    there = environment(COORDINATOR_DATABASE_URL=database_url)
+    done = subprocess.run(closed, stderr=subprocess.PIPE, env=there, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -53,7 +53,7 @@ def checked() -> Iterator[None]:
     """
     given: Any = sys.stdout
     if given is None:  # closed by what has started the command, which wants to read nothing
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     if isinstance(given, io.TextIOWrapper):
         sys.stdout = _StandardOutput(
             given.buffer,

@@ -932,7 +932,7 @@ begin
     delete from {SCHEMA}.pending_retirement r where r.txn_id = any(committed) returning r.*),
   accepted as (
     delete from {SCHEMA}.entry e using gone r
-     where r.decision = 'accept' and e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD}
+     where r.decision = 'accept' and e.group_id = any(array[r.group_id]) and e.id = r.entry_id and e.lease = {HELD}
     returning r.txn_id, r.half_id, r.group_id, r.entry_id),
   back as (
     update {SCHEMA}.entry e
@@ -940,7 +940,7 @@ begin
            acquired = true, failed = r.failed, annotations = r.annotations,
            available_at = case when r.wait_ms > 0 then clock_timestamp() + r.wait_ms * interval '1 ms' end
       from gone r
-     where r.decision <> 'accept' and e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD}
+     where r.decision <> 'accept' and e.group_id = any(array[r.group_id]) and e.id = r.entry_id and e.lease = {HELD}
     returning r.txn_id, r.decision, r.reason, r.half_id, r.group_id),
   told as (
     insert into {SCHEMA}.op (id, decision, txn_id, reason, half_ids, group_ids, instance_id, decided_at)
@@ -950,7 +950,7 @@ begin
     union all
     select {NEW_OP_ID}, 'accept', a.txn_id, null, array_agg(a.half_id order by a.group_id, a.entry_id),
            array_agg(a.group_id order by a.group_id, a.entry_id), instance, clock_timestamp()
-      from accepted a join {SCHEMA}.txn t on t.id = a.txn_id
+      from accepted a join {SCHEMA}.txn t on t.id = any(array[a.txn_id])
      where t.declared_at <= now() - {COVERED_BY_COMMIT} group by a.txn_id)
   select string_agg(f.group_id || '>' || to_hex(f.lowest), ',') into notice from (
     select g.group_id, min(g.entry_id) as lowest from gone g
@@ -959,7 +959,7 @@ begin
     with gone as (
       delete from {SCHEMA}.pending_retirement r where r.txn_id = any(txns) returning r.*)
     update {SCHEMA}.entry e set lease = keeper from gone r
-     where e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD};
+     where e.group_id = any(array[r.group_id]) and e.id = r.entry_id and e.lease = {HELD};
     return;
   end if;
   update {SCHEMA}.pending_retirement r set rolled_back = true where r.txn_id = any(txns);
@@ -983,7 +983,7 @@ begin
   back as (
     update {SCHEMA}.entry e
        set lease = 0, attempts = least(e.attempts::int4 + 1, 32767), acquired = true, failed = r.undo_failed
-      from gone r where e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD}
+      from gone r where e.group_id = any(array[r.group_id]) and e.id = r.entry_id and e.lease = {HELD}
     returning r.txn_id, r.half_id, r.group_id),
   told as (
     insert into {SCHEMA}.op (id, decision, txn_id, half_ids, group_ids, instance_id)
@@ -1022,12 +1022,13 @@ end $$""",
     # holder of the group has read would count as read by it. Then what was retired in them gets its outcome, or comes
     # back (``keeper``: see retire). All times are those of the decision: an application's SQL transaction may have been
     # open for hours. ``shared``: of those that commit at one time one gives the notice, and tells since when
-    # (store/application/outbox.py).
+    # (store/application/outbox.py). An application's session may keep a plan from when the tables were empty.
     f"""
 create function {SCHEMA}.decide_all(
   txns uuid[], decisions text[], reasons text[], instance int4, owners uuid[], halves int8[], entries int8[],
   keeper int4, shared boolean default false)
-returns table (txn_id uuid, won boolean) language plpgsql as $$
+returns table (txn_id uuid, won boolean) language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   here uuid[];
@@ -1047,7 +1048,7 @@ begin
     perform from {SCHEMA}.pending_retirement r where r.txn_id = any(here)
       order by r.txn_id, r.group_id, r.entry_id for update;
     perform from {SCHEMA}.entry e
-      join {SCHEMA}.pending_retirement r on r.group_id = e.group_id and r.entry_id = e.id
+      join {SCHEMA}.pending_retirement r on e.group_id = any(array[r.group_id]) and e.id = r.entry_id
       where r.txn_id = any(here) order by e.group_id, e.id for update of e;
   end if;
   since := clock_timestamp();
@@ -1059,13 +1060,13 @@ begin
            coalesce(cardinality(x.half_ids), 0) + (select count(*) from {SCHEMA}.pending p where p.txn_id = a.t),
            c.half_ids, c.group_ids, instance, due
       from unnest(txns, decisions, reasons) a(t, d, r)
-      join {SCHEMA}.txn x on x.id = a.t
+      join {SCHEMA}.txn x on x.id = any(array[a.t])
       left join lateral (
         select array_agg(r.half_id order by r.group_id, r.entry_id) as half_ids,
                array_agg(r.group_id order by r.group_id, r.entry_id) as group_ids
           from {SCHEMA}.pending_retirement r
-          join {SCHEMA}.entry e on e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD}
-          join {SCHEMA}.txn t on t.id = r.txn_id and t.declared_at > now() - {COVERED_BY_COMMIT}
+          join {SCHEMA}.entry e on e.group_id = any(array[r.group_id]) and e.id = r.entry_id and e.lease = {HELD}
+          join {SCHEMA}.txn t on t.id = any(array[r.txn_id]) and t.declared_at > now() - {COVERED_BY_COMMIT}
          where retires and a.d = 'commit' and r.txn_id = a.t and r.decision = 'accept') c on true
      where a.t = any(here) order by a.t
     on conflict do nothing returning id, decision)
@@ -1085,14 +1086,14 @@ begin
       from unnest(owners, halves, entries) u(t, h, e) where u.t = any(committed);
     with known as (
       delete from {SCHEMA}.pending p using unnest(owners, halves, entries) u(t, h, e)
-       where p.txn_id = u.t and p.half_id = u.h returning p.*, u.e as entry_id),
+       where p.txn_id = any(array[u.t]) and p.half_id = u.h returning p.*, u.e as entry_id),
     rest as (
       delete from {SCHEMA}.pending p where p.txn_id = any(others) returning p.*, null::int8 as entry_id),
     beside as (
       select t.id, u.h, t.address_id, null::timestamptz, null::timestamptz, {priorities.DEFAULT}::int2, null::int8,
              null::int4[], u.e
         from unnest(owners, halves, entries) u(t, h, e)
-        join {SCHEMA}.txn t on t.id = u.t and u.h = any(t.half_ids)
+        join {SCHEMA}.txn t on t.id = any(array[u.t]) and u.h = any(t.half_ids)
       union all
       select t.id, f.half_id, t.address_id, null, null, {priorities.DEFAULT}::int2, null, null, null
         from {SCHEMA}.txn t cross join lateral unnest(t.half_ids) f(half_id)
@@ -1103,7 +1104,7 @@ begin
       select g.id, coalesce(m.entry_id, m.half_id), m.half_id, m.expires_at,
              case when m.entry_id is null then greatest(m.available_at, due) else m.available_at end,
              m.priority, case m.message_group when 1 then coalesce(m.entry_id, m.half_id) else m.message_group end
-        from gone m join {SCHEMA}.consumer_group g on g.address_id = m.address_id
+        from gone m join {SCHEMA}.consumer_group g on g.address_id = any(array[m.address_id])
        where g.id <> all(coalesce(m.left_out, '{{}}')) for key share of g)
     insert into {SCHEMA}.op (id, decision, reason, half_ids, group_ids, instance_id, decided_at)
     select {NEW_OP_ID},

@@ -7,14 +7,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
+from sqlalchemy import insert
 
 from store import asking
 from store.asking import Query
 from store.commit import parts as statements
-from store.tables import SCHEMA
+from store.tables import HELD, SCHEMA, pending_retirement
+from tests.fix_store import Rows
 from tests.fix_store_driver import all_queries
 from tests.plans import planned
 
@@ -74,3 +77,50 @@ def test_each_part_of_a_batch_finds_its_rows_by_key(emptied: psycopg.Connection[
 )
 def test_each_question_finds_its_rows_by_key(emptied: psycopg.Connection[Any], query: Query[Any]) -> None:
     assert _not_by_key(emptied, asking.SETUP, query.sql) == []
+
+
+@pytest.mark.rule("X2")
+def test_a_decision_of_an_application_reads_what_it_decides(
+    emptied: psycopg.Connection[Any], rows: Rows, database_url: str
+) -> None:
+    """Its session has the planner's own settings, and decides when PostgreSQL takes its plans for good, and later."""
+    instance_id = rows.instance()
+    group = rows.queue("orders")
+    place = rows.address_of(group)
+    few = [_checkable(rows, instance_id, place, group, retired=1) for _ in range(8)]
+    decide = f"select won from {SCHEMA}.decide_all(%s, '{{commit}}', '{{null}}', null, '{{}}', '{{}}', '{{}}', null)"
+    with psycopg.connect(database_url, autocommit=True) as session:
+        for txn_id in few:
+            assert session.execute(decide.encode(), [[txn_id]]).fetchall() == [(True,)]
+        others = rows.instance()
+        for made in (
+            f"entry (group_id, id, half_id) select {group}, i, i",
+            f"pending (txn_id, half_id, address_id) select gen_random_uuid(), i, {place}",
+            "pending_retirement (txn_id, group_id, entry_id, half_id, decision, attempts, wait_ms, holder)"
+            f" select gen_random_uuid(), {group}, i, i, 'accept', 0, 0, {others}",
+            "txn (id, instance_id, owner, posted, retired, declared_at, timeout_at)"
+            f" select gen_random_uuid(), {others}, 'client', 0, 0, now(), now()",
+            "address (name) select i",
+            "consumer_group (address_id, name) select i, i",
+        ):
+            emptied.execute(f"insert into {SCHEMA}.{made} from generate_series(1, 5000) i".encode())
+        large = _checkable(rows, instance_id, place, group, retired=50)
+        session.autocommit = False
+        assert session.execute(decide.encode(), [[large]]).fetchall() == [(True,)]
+        read = session.execute(
+            "select relname, seq_tup_read, idx_tup_fetch from pg_stat_xact_user_tables"
+            " where relname ~ '^(entry|pending|pending_retirement|txn|address|consumer_group)$'"
+        ).fetchall()
+    assert 0 < sum(by_scan + by_key for _, by_scan, by_key in read) < 2000
+
+
+def _checkable(rows: Rows, instance_id: int, address_id: int, group: int, *, retired: int) -> UUID:
+    """An undecided transaction with as many halves as deliveries that it has retired."""
+    txn_id = rows.checkable(instance_id, *[address_id] * retired, priority=4)
+    for _ in range(retired):
+        held = rows.entry(group, lease=HELD)
+        values = {"txn_id": txn_id, "group_id": group, "entry_id": held, "half_id": held}
+        outcome = {"decision": "accept", "attempts": 0, "wait_ms": 0}
+        rows.connection.execute(insert(pending_retirement).values(**values, **outcome))
+    rows.connection.commit()
+    return txn_id

@@ -102,10 +102,10 @@ def test_a_database_that_only_reads_is_told(database_url: str, command: Command)
 def test_a_standby_is_known_whatever_the_database_says(two_servers: TwoServers, command: Command) -> None:
     """Which refuses each question of a session whose transactions are serializable."""
     _set(two_servers.first_url, "default_transaction_isolation", "serializable")
-    serializable = "select 1 from pg_db_role_setting where 'default_transaction_isolation=serializable' = any(setconfig)"
+    given = "select from pg_db_role_setting where 'default_transaction_isolation=serializable' = any(setconfig)"
     read_committed = r"-c default_transaction_isolation=read\ committed"
     with psycopg.connect(two_servers.second_url, autocommit=True, options=read_committed) as standby:
-        while not standby.execute(serializable).fetchone():
+        while not standby.execute(given).fetchone():
             time.sleep(0.05)
     read = command("transactions", "--database-url", two_servers.second_url)
     assert (read.returncode, read.stderr) == (0, "")

@@ -65,7 +65,7 @@ class Owner(Carrier, Protocol):
 
 
 class Endpoints:
-    __slots__ = ("connection", "dynamic", "links", "sessions")
+    __slots__ = ("_left", "connection", "dynamic", "links", "sessions")
 
     def __init__(self, connection: Owner) -> None:
         self.connection = connection
@@ -75,6 +75,8 @@ class Endpoints:
         #: dynamic addresses, which live as long as the connection at most, by the link that made them; by its identity
         #: once it is detached and not closed (part 3, section 3.5.10)
         self.dynamic: dict[engine.Pointer | Identity, Address] = {}
+        #: closed by both sides, of open sessions, the oldest first: with what they left undecided
+        self._left: dict[engine.Pointer, Refused] = {}
 
     def on_event(self, kind: int, pointer: engine.Pointer) -> None:
         """``pointer``: of the session or link that the peer has opened or closed."""
@@ -200,13 +202,42 @@ class Endpoints:
             engine.link_close(pointer)
         else:
             engine.link_detach(pointer)
-        engine.link_free(pointer)
+        if closed and link is not None and link.undecided:
+            self._leave(link)
+        else:
+            engine.link_free(pointer)
         if link is not None and not isinstance(link, Refused) and (closed or pointer in self.dynamic):
             self._forget_dynamic(link.identity)  # one that an earlier link of this name has left
             if not closed:
                 self.dynamic[link.identity] = self.dynamic.pop(pointer)
         self._forget_dynamic(pointer)
         self.connection.mark()
+
+    def _leave(self, link: Link) -> None:
+        """Let the engine keep a link that both sides have closed: it tells what the peer says of its deliveries (T26).
+        The first of them are those that an application has in hand; they, and those of links before it, may take a
+        fair share of memory.
+        """
+        connection, kept, octets = self.connection, dict(link.undecided), 0
+        most = connection.service.memory.fair_share
+        for delivery in link.undecided:
+            octets += connection.output.octets_of(delivery)
+            if octets > most:
+                del kept[delivery]
+                engine.delivery_settle(delivery)  # as the engine does with all of a link that it frees
+        left = Refused(connection, link.pointer, kept)
+        self._left[left.pointer] = connection.reactor.links[left.pointer] = left
+        while len(self._left) > 1 and sum(map(self._octets_of, self._left.values())) > most:
+            oldest = next(iter(self._left))
+            self._forget_left(oldest)
+            engine.link_free(oldest)
+
+    def _octets_of(self, left: Refused) -> int:
+        return sum(map(self.connection.output.octets_of, left.undecided))
+
+    def _forget_left(self, pointer: engine.Pointer) -> None:
+        del self._left[pointer]
+        del self.connection.reactor.links[pointer]
 
     def detach(self, link: Link) -> None:
         """Close a link from our side; its condition is set already."""
@@ -254,6 +285,8 @@ class Endpoints:
         for link in self.sessions[session].values():
             link.departure = Departure.LEFT
         self._let_go(session)
+        for pointer in [pointer for pointer, left in self._left.items() if left.session == session]:
+            self._forget_left(pointer)
         del self.sessions[session]
         engine.session_close(session)
         engine.session_free(session)
@@ -281,6 +314,7 @@ class Endpoints:
             if not self.connection.closing:
                 self.refused(link.pointer, link.undecided)
         self.connection.mark()
+        links += [left for left in self._left.values() if left.session == session]
         return {taken for link in links for taken in link.undecided.values()}
 
     def _let_go(self, session: engine.Pointer) -> None:
@@ -301,6 +335,8 @@ class Endpoints:
 
     def lost(self) -> None:
         """Let go of all links: consumers first, so that their deliveries go back to the queue in order."""
+        for pointer in list(self._left):
+            self._forget_left(pointer)
         links = list(self.links.values())
         for link in links:
             self._drop(link.pointer)

@@ -283,14 +283,15 @@ def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: boo
 
 
 class Refused(Link):
-    """A link that we have closed and the peer has not. What the peer still sends is discarded, as the engine would keep
-    it. The engine keeps the buffer of a delivery that is not complete: a connection may have only a few of those.
+    """A link that we have closed, and the peer perhaps. What the peer still sends is discarded, as the engine would
+    keep it. The engine keeps the buffer of a delivery that is not complete: a connection may have only a few of those.
     """
 
     __slots__ = ("_incomplete", "undecided")
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer, undecided: Mapping[engine.Pointer, bytes]) -> None:
         super().__init__(connection, pointer)
+        self.open = False
         self.undecided = undecided
         self._incomplete = bool(engine.link_is_receiver(pointer)) and engine.link_current(pointer) != engine.NULL
         connection.incomplete += self._incomplete

@@ -117,6 +117,10 @@ class Output:
         self._buffers[delivery] = buffer
         return not self.over_share
 
+    def octets_of(self, delivery: engine.Pointer) -> int:
+        """What the engine keeps of it."""
+        return self._buffers[delivery]
+
     def _keep(self, octets: int) -> None:
         self._kept += octets
         self._connection.service.memory.unread += octets

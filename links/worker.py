@@ -91,8 +91,7 @@ def main(handed: Handed) -> int:
 
     reactor.watch(supervising.fileno(), select.EPOLLIN, told)
     Starving(reactor, service)
-    if settings.metrics.listen is not None:
-        Telling(reactor, service, supervising)
+    Telling(reactor, service, supervising)
     _say_ready(reactor, service, supervising)
     # What start-up has made stays for good: no full collection of the collector looks through it again.
     gc.collect()

@@ -28,9 +28,14 @@ LONG_SECONDS = 10.0
 log = structlog.get_logger(__name__)
 
 
+class _Link(Protocol):
+    @property
+    def open(self) -> bool: ...
+
+
 class _Reactor(Protocol):
     @property
-    def links(self) -> Sized: ...
+    def links(self) -> Mapping[Any, _Link]: ...
 
     @property
     def connections(self) -> Sized: ...
@@ -56,7 +61,7 @@ class Telling:
         self._supervising.offer(
             figures={
                 "connections": len(self._reactor.connections),
-                "links": len(self._reactor.links),
+                "links": sum(link.open for link in self._reactor.links.values()),
                 "commit_waits": waits,
                 "rows": commit.sizes.counts,
                 "rows_total": commit.sizes.total,

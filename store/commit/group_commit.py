@@ -252,7 +252,7 @@ class GroupCommit:
             self._under_way = None
             self.answer(batch.units, None)
             return
-        batch.begun = batch.begun or time.monotonic()
+        batch.begun, batch.refused_with = batch.begun or time.monotonic(), ""
         self._statements.execute(batch, parts, parameters, self._answered)
 
     def _answered(self, answer: object) -> None:

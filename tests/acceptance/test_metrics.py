@@ -289,10 +289,17 @@ def test_what_is_wanting_is_said(service: Service, ask: Ask) -> None:
     _until(lambda: _ready(service) == 200)
 
 
-def test_without_the_setting_there_is_no_process_and_no_port() -> None:
+def test_without_the_setting_there_is_no_process_and_no_port(begin_at: BeginAt) -> None:
+    """The log says what the metrics would."""
     with running_service() as service:
         assert [line for line in service.log_lines() if line.get("event") == "metrics"] == []
         assert _processes(service, "coord-metrics") == []
+        sender = begin_at(service).sender("orders")
+        with refused(running_url(service.data_dir), "insert on coordinator.half", "53100"):
+            posted = sender.post(data(b"x"))
+            service.wait_for(lambda line: line.get("event") == "the store does not commit: clients wait")
+        assert sender.answer_to(posted).state == Accepted()
+        service.wait_for(lambda line: line.get("event") == "the store commits again")
 
 
 @pytest.mark.rule("S11")

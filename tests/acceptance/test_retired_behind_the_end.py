@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from coordinator.memory import MOST_FAIR
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import Accepted, Modified, Source, TransactionalState, Transfer
@@ -51,8 +52,41 @@ def _steal(begin: Begin, address: str, _receiver: Receiver) -> None:
     begin(container_id=f"c-{address}").receiver(f"{address}-other", name="stolen")
 
 
+def _end_link_and_see(begin: Begin, address: str, receiver: Receiver) -> None:
+    """The client knows, as most libraries answer a detach by themselves; its application goes on."""
+    _end_link(begin, address, receiver)
+    receiver.wait_detached()
+
+
+def _steal_and_see(begin: Begin, address: str, receiver: Receiver) -> None:
+    _steal(begin, address, receiver)
+    receiver.wait_detached()
+
+
+def _see_then_end_session(begin: Begin, address: str, receiver: Receiver) -> None:
+    _end_link_and_see(begin, address, receiver)
+    _end_session(begin, address, receiver)
+
+
+def _close(_begin: Begin, _address: str, receiver: Receiver) -> None:
+    """Its client does."""
+    receiver.detach()
+
+
 _End = Callable[[Begin, str, Receiver], None]
-_ends = pytest.mark.parametrize("end", [_end_session, _end_link, _end_link_then_session, _steal])
+_ends = pytest.mark.parametrize(
+    "end",
+    [
+        _end_session,
+        _end_link,
+        _end_link_then_session,
+        _steal,
+        _end_link_and_see,
+        _steal_and_see,
+        _see_then_end_session,
+        _close,
+    ],
+)
 
 
 class _Work:
@@ -188,3 +222,50 @@ def test_a_range_of_deliveries(begin: Begin, address: str, work: _Work, end: _En
     work.first.disposition(TransactionalState(txn_id=txn, outcome=Accepted()), last=work.second)
     assert work.discharge(txn) == _ROLLBACK
     assert work.session.receiver(address).bodies() == [b"2"]
+
+
+def test_another_link_of_the_name_of_one_that_was_closed(begin: Begin, address: str, work: _Work) -> None:
+    """What the first left and what the second has are told apart."""
+    txn, other = work.control.declare(), work.control.declare()
+    work.receiver.detach()
+    again = work.receiver.session.receiver(address, name="stolen")
+    first, _ = again.take_many(2)
+    first.retire(other)
+    assert work.discharge(other) is None
+    work.second.retire(txn)
+    assert work.discharge(txn) == _ROLLBACK
+    again.detach()
+    assert work.session.receiver(address).bodies() == [b"2"]
+
+
+def test_what_links_have_left_is_kept_up_to_a_bound(begin: Begin, address: str, work: _Work) -> None:
+    """A session may stay for months. Of many links the last counts, and of many deliveries the first: they may be in an
+    application's hands.
+    """
+    earlier, first, last = (work.control.declare() for _ in range(3))
+    for _ in range(8):
+        work.sender.outcome(data(bytes(MOST_FAIR // 8)))
+    work.receiver.detach()
+    links = []
+    for _ in range(2):
+        receiver = work.receiver.session.receiver(address)
+        links.append(receiver.take_many(10))
+        receiver.detach()
+    links[0][0].retire(earlier)
+    links[1][0].retire(first)
+    links[1][-1].retire(last)
+    assert work.discharge(earlier) is None
+    assert work.discharge(first) == _ROLLBACK
+    assert work.discharge(last) is None
+
+
+def test_a_session_that_ends_after_its_links_goes_on_no_more(begin: Begin, address: str, work: _Work) -> None:
+    """Nor does its connection; the engine has nothing of them then."""
+    work.receiver.detach()
+    work.receiver.session.end()
+    txn = work.control.declare()
+    (first, *_) = work.session.peer.begin().receiver(address).take_many(2)
+    first.retire(txn)
+    assert work.discharge(txn) is None
+    work.session.peer.close()
+    assert begin().receiver(address).bodies() == [b"2"]

@@ -251,6 +251,23 @@ def test_a_batch_that_loses_each_connection_is_told_as_one_that_waits(
 
 
 @pytest.mark.rule("H19")
+def test_an_error_that_refuses_a_batch_no_more_is_not_told(store: Store, database_url: str) -> None:
+    """The disk has room again, and another holds the batch up."""
+    unit = Post(store)
+    with psycopg.connect(database_url) as blocker:
+        with refused(database_url, f"insert on {SCHEMA}.half", "53100"):
+            store.add(unit)
+            store.loop.run_until(lambda: store.commit.waits[1] == "53100")
+            blocker.execute(f"lock table {SCHEMA}.entry in share mode".encode())
+        store.loop.run_until(lambda: not store.commit.waits[1])
+        store.loop.run_for(1.5)
+        seconds, refused_with = store.commit.waits
+        assert (seconds > 1.5, refused_with) == (True, "")
+    store.settle()
+    assert unit.heard == [None]
+
+
+@pytest.mark.rule("H19")
 def test_the_end_of_a_long_wait_is_told_at_once(
     database_url: str, truth: Truth, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

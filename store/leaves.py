@@ -22,7 +22,8 @@ MOST = 3
 
 def of(sql: str, days: Sequence[date]) -> str:
     """``sql`` with :data:`OF_ANY_DAY` in it, looking in ``days`` only."""
-    looks = [f"select message from {SCHEMA}.half_{day:%Y%m%d} where id = any(array[p.half_id])" for day in days]
+    # The parts of a union that have conditions are planned by themselves, with ``p.half_id`` as a value.
+    looks = [f"select message from {SCHEMA}.half_{day:%Y%m%d} where id = p.half_id" for day in days]
     bounds = [(_first(day), _first(day + timedelta(days=1))) for day in days]
     inside = " or ".join(f"p.half_id >= {first} and p.half_id < {last}" for first, last in bounds)
     looks.append(f"select {SCHEMA}.elsewhere(p.half_id) where not ({inside})")

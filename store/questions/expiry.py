@@ -35,7 +35,8 @@ EXPIRE = Query(
     f"""with picked as (
           select e.group_id, e.id, coalesce(
                    (select coalesce(g.on_expiry, a.on_expiry) from {SCHEMA}.consumer_group g
-                      join {SCHEMA}.address a on a.id = g.address_id where g.id = e.group_id), 'drop') as policy
+                      join {SCHEMA}.address a on a.id = any(array[g.address_id])
+                     where g.id = e.group_id), 'drop') as policy
             from {SCHEMA}.entry e
            where e.expires_at <= now() and e.lease = 0 and e.failed is null
              and not (e.message_group is not null and e.{FAILED_AND_WAITS})

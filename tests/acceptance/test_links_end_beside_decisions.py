@@ -19,6 +19,7 @@ from tests.wire.checkable import accept, in_group
 from tests.wire.frames import Accepted, Detach, Discharge
 from tests.wire.messages import data
 from tests.wire.queues import condition
+from tests.wire.types import Symbol
 
 pytestmark = BOTH_RULES
 
@@ -67,6 +68,27 @@ def test_nor_does_the_service_end_it_before(service: Service, begin: Begin, addr
         assert (list(session.answers[asked]), control.detached) == ([], None)
     assert control.answer_to(asked).state == Accepted()
     assert control.error == "amqp:illegal-state"
+
+
+@pytest.mark.rule("T26")
+def test_a_retirement_behind_the_end_of_what_is_settled_does_nothing(
+    service: Service, begin: Begin, address: str
+) -> None:
+    """Though its settlement is on its way to the store yet."""
+    session = begin()
+    control = session.control()
+    assert session.sender(address).outcome(data(b"x")) == Accepted()
+    consumer, txn = session.receiver(address), control.declare()
+    delivery = consumer.take()
+    with nothing_is_decided(service) as waits:
+        delivery.disposition(Accepted(), settled=False)
+        waits()
+        # it asks for messages in a transaction, for which its link ends
+        session.flow(handle=consumer.handle, delivery_count=1, link_credit=9, properties={Symbol("txn-id"): txn})
+        delivery.retire(txn)
+        asked = control.request(Discharge(txn_id=txn, fail=False))
+        session.sync()
+    assert control.answer_to(asked).state == Accepted()
 
 
 @pytest.mark.rule("T13", "P5", "H20")

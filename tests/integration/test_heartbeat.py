@@ -67,6 +67,28 @@ def test_a_clock_that_is_not_the_databases_is_told(
     assert abs(lines[0]["seconds_ahead"] - ahead) < 5
 
 
+def test_a_beat_that_takes_long_says_nothing_of_the_clock(
+    database_url: str, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database has looked at its own at any moment of it."""
+    monkeypatch.setattr(heartbeat, "LIMIT_SECONDS", 60.0)
+    monkeypatch.setattr(heartbeat, "CLOCK_SECONDS", 0.5)
+    loop = EpollLoop()
+    with (
+        capture_logs() as lines,
+        beating(loop, database_url) as beats,
+        psycopg.connect(database_url) as blocker,
+    ):
+        loop.run_until(lambda: beats)
+        blocker.execute(f"lock table {SCHEMA}.heartbeat".encode())
+        loop.run_for(1.5)
+        blocker.rollback()
+        seen = len(beats)
+        loop.run_until(lambda: len(beats) > seen + 1)
+    loop.close()
+    assert lines == []
+
+
 def _beat_at(truth: Truth) -> object:
     return truth.rows(f"select beaten_at from {SCHEMA}.heartbeat where instance_id = {ME}")
 
@@ -271,7 +293,9 @@ def test_an_error_that_refuses_a_batch_no_more_is_not_told(store: Store, databas
 def test_the_end_of_a_long_wait_is_told_at_once(
     database_url: str, truth: Truth, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with the next beat, until which ``coordinator check`` would say that the batch still waits."""
+    """Not with the next beat, until which ``coordinator check`` would say that the batch still waits. That of a short
+    one is told with the next.
+    """
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 3600.0)
     loop, waits = EpollLoop(), [4000.0]
     with beating(loop, database_url, waits=lambda: (waits[0], "")) as beats:
@@ -280,9 +304,12 @@ def test_the_end_of_a_long_wait_is_told_at_once(
         waits[0] = 4001.0
         loop.run_for(0.5)
         assert len(beats) == 1
-        waits[0] = 0.0
+        waits[0] = 1.0
         loop.run_until(lambda: len(beats) > 1)
         assert health.look(database).commit_waits_seconds is None
+        waits[0] = 0.0
+        loop.run_for(0.5)
+        assert len(beats) == 2
     loop.close()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import insert
 
-from store import asking
+from store import asking, leaves
 from store.asking import Query
 from store.commit import parts as statements
 from store.tables import HELD, SCHEMA, pending_retirement
@@ -30,10 +31,10 @@ _AFTER = {
     "let_go": "orphaned",
     "replaced": "enlisted",
 }
-#: By a partial index, which has no more rows than they look for.
-_OF_ALL = {b"postpone_exhausted", b"lease_failed", b"yield_failed"}
-#: Among the groups of all addresses, once for an address or a group that is removed, and for hundreds that expire.
-_SELDOM = {b"remove_address", b"remove_group", b"expire"}
+#: They read a partial index, which has no more rows than they look for, of this table; all else by key.
+_OF_ALL = {b"postpone_exhausted": "txn", b"lease_failed": "entry", b"yield_failed": "entry"}
+#: Among the groups of all addresses, once for an address or a group that is removed.
+_SELDOM = {b"remove_address", b"remove_group"}
 
 
 @pytest.fixture
@@ -72,11 +73,14 @@ def test_each_part_of_a_batch_finds_its_rows_by_key(emptied: psycopg.Connection[
 
 @pytest.mark.parametrize(
     "query",
-    [query for query in all_queries() if query.name not in _OF_ALL | _SELDOM],
+    [query for query in all_queries() if query.name not in _SELDOM],
     ids=lambda query: query.name.decode(),
 )
 def test_each_question_finds_its_rows_by_key(emptied: psycopg.Connection[Any], query: Query[Any]) -> None:
-    assert _not_by_key(emptied, asking.SETUP, query.sql) == []
+    """Also where it names the partitions of its days."""
+    of_all = [(_OF_ALL[query.name], "Index Scan")] if query.name in _OF_ALL else []
+    for sql in (query.sql, leaves.of(query.sql, [datetime.now(UTC).date()])):
+        assert _not_by_key(emptied, asking.SETUP, sql) == of_all
 
 
 @pytest.mark.rule("X2")

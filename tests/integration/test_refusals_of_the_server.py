@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from store.embedded.server import EmbeddedServer
 from store.tables import SCHEMA
 from tests.fix_postgres import log_in
-from tests.fix_store_driver import Asking, Post, Truth, running
+from tests.fix_store_driver import Asking, Post, Store, Truth, running
+from tests.refusing import refused
 
 
 @pytest.fixture
@@ -69,3 +70,20 @@ def test_a_table_that_the_role_may_not_write(url: str, owner: Truth) -> None:
         store.add(Post(store))
         store.loop.run_until(lambda: lines)
     assert lines[0]["why"] == "the database's role lacks a permission for table half (SQLSTATE 42501)"
+
+
+@pytest.mark.rule("H19")
+def test_the_reason_of_one_statement_is_not_that_of_the_next(store: Store, truth: Truth, database_url: str) -> None:
+    """A batch whose server process dies is not told as one for which the disk is full, as it was for another."""
+    with refused(database_url, f"insert on {SCHEMA}.half", "53100"):
+        store.add(Post(store))
+        store.loop.run_until(lambda: store.commit.waits[1] == "53100")
+    store.settle()
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(f"lock table {SCHEMA}.half".encode())
+        store.add(Post(store))
+        store.loop.run_until(lambda: truth.waiting_backends() == 1)
+        truth.kill_backends()
+        store.loop.run_until(lambda: not store.commit.connection.up)
+        assert store.commit.waits[1] == ""
+    store.settle()

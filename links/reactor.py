@@ -264,11 +264,12 @@ class Reactor(Loop):
         if size == 0:
             self.close(connection)
             return
+        if 2 * size > connection.read_room:  # not just all: TLS gives less than there is room for
+            connection.read_room = min(2 * connection.read_room, engine.READ_ROOM)
         if greeting is not None:
             size = self._greet(connection, greeting, size)
             if size == 0:
                 return
-        connection.read_room = min(2 * connection.read_room, engine.READ_ROOM)
         self._push(connection, size)
 
     def _push(self, connection: Connection, size: int) -> None:

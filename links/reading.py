@@ -38,7 +38,9 @@ class Reactor(Protocol):
 
 
 def read_some(reactor: Reactor) -> None:
-    """Those that this turn leaves come first in the next, of those that have had as much."""
+    """Those that this turn leaves come first in the next, of those that have had as much, and in smaller parts: where
+    hundreds begin at once, none waits until each of the others has had as much read as if it were alone.
+    """
     readable, reactor.readable = reactor.readable, []
     shares = reactor.shares
     if shares.behind:
@@ -57,12 +59,15 @@ def read_some(reactor: Reactor) -> None:
             reactor.contain(connection)
         before, now = now, time.monotonic()
         if now - before > longest:
-            connection.read_room = max(room // 4, LEAST_ROOM)
+            connection.read_room = min(connection.read_room, max(room // 4, LEAST_ROOM))
         had = max(connection.read_seconds, least)
         connection.read_seconds = had + min(now - before, COUNTED_SECONDS)
         most = max(most, connection.read_seconds)
         if now - began > READ_SECONDS and number < len(readable):
-            reactor.readable = readable[number:] + reactor.readable
+            left = readable[number:]
+            for each in left:
+                each.read_room = max(each.read_room // 4, LEAST_ROOM)
+            reactor.readable = left + reactor.readable
             shares.ended(had, most, behind=True)
             return
     shares.ended(most, most, behind=False)

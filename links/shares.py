@@ -6,7 +6,7 @@ from __future__ import annotations
 COUNTED_SECONDS = 0.005
 #: Of its share a connection that says little keeps so much. When hundreds of these begin to say much, each has this
 #: before those that have said much.
-SAVED_SECONDS = 0.005
+SAVED_SECONDS = 0.002
 
 
 class Shares:

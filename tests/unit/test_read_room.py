@@ -1,4 +1,4 @@
-"""How many octets of a client are read at once (rule S5)."""
+"""How many octets of a client are read at once, and how often before others have their turn (rule S5)."""
 
 from __future__ import annotations
 
@@ -146,3 +146,24 @@ def test_attaches_that_took_long_are_read_in_parts_as_small_as_after_any(
     client.say(1 << 16)
     reactor.finish_turn()
     assert client.room == LITTLE_ROOM
+
+
+@pytest.mark.rule("S5")
+def test_a_busy_client_waits_for_two_small_reads_of_each_that_was_idle(reactor: Reading, clients: list[Client]) -> None:
+    """What a hundred have saved of their shares while they were idle is little."""
+    busy = Client(reactor)
+    many = [Client(reactor, reading.LEAST_ROOM) for _ in range(100)]
+    clients += [busy, *many]
+    reactor.seconds = 0.0014  # 512 octets of attaches
+    for _ in range(200):
+        busy.say(1)
+        reactor.finish_turn()
+    reactor.sizes.clear()
+    for client in many:
+        client.say(1 << 13)
+    busy.say(1)
+    while 1 not in reactor.sizes:
+        reactor.finish_turn()
+        for client in many:
+            client.say(1)
+    assert reactor.sizes.count(reading.LEAST_ROOM) < 2.5 * len(many)

@@ -1047,9 +1047,10 @@ begin
   if retires then
     perform from {SCHEMA}.pending_retirement r where r.txn_id = any(here)
       order by r.txn_id, r.group_id, r.entry_id for update;
-    perform from {SCHEMA}.entry e
-      join {SCHEMA}.pending_retirement r on e.group_id = any(array[r.group_id]) and e.id = r.entry_id
-      where r.txn_id = any(here) order by e.group_id, e.id for update of e;
+    perform from (
+        select r.group_id, r.entry_id from {SCHEMA}.pending_retirement r where r.txn_id = any(here) order by 1, 2) r
+      cross join lateral (
+        select from {SCHEMA}.entry e where e.group_id = r.group_id and e.id = r.entry_id for update) e;
   end if;
   since := clock_timestamp();
   turn := not shared or pg_try_advisory_xact_lock({_outbox.TURN_LOCK});
@@ -1075,7 +1076,9 @@ begin
   if committed <> '{{}}' then
     if exists (
       select from (
-          select distinct p.address_id from {SCHEMA}.pending_half p where p.txn_id = any(committed) order by 1) posted
+          select distinct u.address_id from unnest(array(
+            select p.address_id from {SCHEMA}.pending_half p where p.txn_id = any(committed))) u(address_id)
+           order by 1) posted
         left join lateral (
           select a.id from {SCHEMA}.address a where a.id = posted.address_id for key share) a on true
        where a.id is null) then

@@ -15,10 +15,6 @@ _DECIDE_ALL = "coordinator.decide_all(uuid[], text[], text[], int4, uuid[], int8
 _FUNCTIONS = (_DECIDE_ALL, "coordinator.retire(uuid[], uuid[], int4, int4)", "coordinator.give_back(uuid[], int4)")
 #: Joins, as they were and as they are.
 _JOINS = (
-    (
-        "on r.group_id = e.group_id and r.entry_id = e.id\n",
-        "on e.group_id = any(array[r.group_id]) and e.id = r.entry_id\n",
-    ),
     ("e.group_id = r.group_id and e.id = r.entry_id", "e.group_id = any(array[r.group_id]) and e.id = r.entry_id"),
     ("p.txn_id = u.t and p.half_id = u.h", "p.txn_id = any(array[u.t]) and p.half_id = u.h"),
     ("x on x.id = a.t\n", "x on x.id = any(array[a.t])\n"),
@@ -26,6 +22,25 @@ _JOINS = (
     ("t on t.id = r.txn_id and", "t on t.id = any(array[r.txn_id]) and"),
     ("t on t.id = a.txn_id\n", "t on t.id = any(array[a.txn_id])\n"),
     ("g on g.address_id = m.address_id\n", "g on g.address_id = any(array[m.address_id])\n"),
+    # last: its text has what is replaced above
+    (
+        """from coordinator.entry e
+      join coordinator.pending_retirement r on r.group_id = e.group_id and r.entry_id = e.id
+      where r.txn_id = any(here) order by e.group_id, e.id for update of e;
+""",
+        """from (
+        select r.group_id, r.entry_id from coordinator.pending_retirement r where r.txn_id = any(here) order by 1, 2) r
+      cross join lateral (
+        select from coordinator.entry e where e.group_id = r.group_id and e.id = r.entry_id for update) e;
+""",
+    ),
+    (
+        "distinct p.address_id from coordinator.pending_half p where p.txn_id = any(committed) order by 1) posted\n",
+        """distinct u.address_id from unnest(array(
+            select p.address_id from coordinator.pending_half p where p.txn_id = any(committed))) u(address_id)
+           order by 1) posted
+""",
+    ),
 )
 _NO_OTHER_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
 

@@ -82,7 +82,7 @@ def place(arguments: argparse.Namespace) -> None:
                 )
                 stop_at("before-commit", order["id"], arguments.hold)
             stop_at("after-commit", order["id"], arguments.hold)
-    print(f"placed {arguments.orders - last} orders", flush=True)
+    print(f"placed {max(0, arguments.orders - last)} orders", flush=True)
 
 
 def stop_at(point: str, number: int, hold: tuple[str, int] | None) -> None:

@@ -21,6 +21,8 @@ PORT = 5432  # only a part of the socket's name
 # sockaddr_un.sun_path is 108 octets with the final NUL (unix(7)).
 _LONGEST_SOCKET_PATH = 107
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
+#: PostgreSQL's own, with the id of the server
+SOCKET_LOCK_NAME = f"{_SOCKET_NAME}.lock"
 
 
 def socket_dir_of(data_dir: Path, account: Account) -> Path:

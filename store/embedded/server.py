@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 
-from store.embedded.access import DATABASE, PORT, ROLE, socket_dir_of, url_of, write_access_rules
+from store.embedded.access import DATABASE, PORT, ROLE, SOCKET_LOCK_NAME, socket_dir_of, url_of, write_access_rules
 from store.embedded.account import Account
 from store.embedded.errors import DataFolderInUse, DataFolderUnusable, ServerFailed, StartCancelled
 from store.embedded.folder import DataFolder, free_bytes
@@ -93,6 +93,9 @@ class EmbeddedServer:
             if not (self._cluster / "PG_VERSION").exists():
                 self._initialize(programs, account)
             socket_dir = socket_dir_of(self.data_dir, account)
+            # A server that was killed leaves it. PostgreSQL refuses to start beside it while any process has the id in
+            # it: another program, or the killed one, which is a zombie until its parent asks for its end.
+            (socket_dir / SOCKET_LOCK_NAME).unlink(missing_ok=True)
             write_access_rules(self._cluster)
             self._launch(programs, account, socket_dir)
             _ensure_database(socket_dir)

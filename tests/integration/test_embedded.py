@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from store.embedded import log, programs
+from store.embedded.access import SOCKET_LOCK_NAME
 from store.embedded.errors import (
     BinariesMissing,
     DataFolderInUse,
@@ -170,20 +171,29 @@ def test_a_folder_stays_taken_while_its_server_cannot_be_started_again(make: Mak
         running_url(folder)
 
 
-def test_a_stale_pid_file_that_names_a_living_process(make: Make, folder: Path) -> None:
+@pytest.mark.rule("H13")
+@pytest.mark.parametrize("both", [True, False])
+def test_files_of_a_killed_server_that_name_a_living_process(make: Make, folder: Path, both: bool) -> None:
+    """PostgreSQL takes an id of its own user's in them for a server, also that of one which was killed and is a zombie
+    still; a start that it refuses takes away the first alone.
+    """
     server = make(folder)
     server.start()
     pid_file = folder / "postgresql" / "postmaster.pid"
-    lines = pid_file.read_text().splitlines()
     owner = pid_file.stat()
+    lock = Path(pid_file.read_text().splitlines()[4]) / SOCKET_LOCK_NAME
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
     server.stop()
     account = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []} if os.geteuid() == 0 else {}
-    # Of the server's own user: PostgreSQL takes its id in the file for a server.
     with subprocess.Popen(["sleep", "600"], cwd="/", **account) as other:  # type: ignore[call-overload]
         try:
-            pid_file.write_text("\n".join([str(other.pid), *lines[1:]]) + "\n")
-            os.chown(pid_file, owner.st_uid, owner.st_gid)
-            pid_file.chmod(0o600)
+            for file in (pid_file, lock):
+                _, *lines = file.read_text().splitlines()
+                file.write_text("\n".join([str(other.pid), *lines]) + "\n")
+            if not both:
+                pid_file.unlink()
             with pytest.raises(NotRunning):
                 running_url(folder)
             server.start()

@@ -19,18 +19,7 @@ from store.tables import SCHEMA
 from tests.acceptance.neighbour import neighbour
 from tests.benchmarks import neighbours
 from tests.fix_service import PATIENCE, Service, running_service
-from tests.wire.frames import (
-    SASL_HEADER,
-    Accepted,
-    Attach,
-    Declare,
-    Declared,
-    Detach,
-    Discharge,
-    Source,
-    Target,
-    frame,
-)
+from tests.wire.frames import SASL_HEADER, Accepted, Declare, Declared, Discharge, Target
 from tests.wire.messages import data
 from tests.wire.peer import Peer
 from tests.wire.types import Symbol
@@ -144,46 +133,6 @@ def test_many_who_connect_at_once() -> None:
             session.sync()
             done += 1
         assert done > _BESIDE
-
-
-#: Attaches and detaches, as much as one read takes: they take the worker half a second, or more.
-_ATTACHES = b"".join(
-    frame(Attach(name="idle", handle=0, role=True, source=Source(address="idle"), target=Target()), channel=0)
-    + frame(Detach(handle=0, closed=True), channel=0)
-    for _ in range(2400)
-)
-
-
-@pytest.mark.rule("S5")
-def test_many_that_were_idle_begin_at_once() -> None:
-    """A neighbour does not wait until each of them has had as much read as if it were alone."""
-    with running_service() as service, contextlib.ExitStack() as sockets:
-        peer = Peer(service.port)
-        peer.open()
-        session = peer.begin()
-        idle = []
-        for _ in range(40):
-            one = Peer(service.port)
-            sockets.callback(one.close_socket)
-            one.open()
-            one.begin()
-            idle.append(one)
-        for _ in range(8):
-            for one in idle:
-                one.send(None)
-            session.sync()  # the worker has read them
-        for _ in range(100):
-            session.sync()
-        pid = pid_of_worker(service)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            for one in idle:
-                one.socket.sendall(_ATTACHES)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        began = time.monotonic()
-        session.sync()
-        assert time.monotonic() - began < 6.0
 
 
 def _wait_for(done: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Connection, Select, any_, cast, delete, func, insert, select, text, tuple_
+from sqlalchemy import BigInteger, Connection, Select, any_, cast, delete, func, insert, select, text
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from store import audit, channels, partitions
@@ -16,6 +16,7 @@ from store.audit import Action
 from store.commit.terms import Terms, key_of
 from store.errors import AddressGone, boundary
 from store.ids import ADMINISTRATION, HalfIds, UuidV7, moment_of
+from store.keys import BY_KEY, keys_of, listed
 from store.leases import held
 from store.tables import SCHEMA, address, consumer_group, entry, half, op
 
@@ -242,9 +243,11 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
 
 def _take(connection: Connection, group: int, ids: Sequence[int]) -> set[int]:
     """Those of the letters that no instance holds, locked. It waits for no one: a batch under way may have locked what
-    it retires, and would wait for those that are locked here.
+    it retires, and would wait for those that are locked here. From now on rows are looked up by key.
     """
-    free = select(entry.c.id).where(entry.c.group_id == group, entry.c.id.in_(ids), ~held)
+    connection.execute(BY_KEY)
+    keys = keys_of([(group, each) for each in ids])
+    free = select(entry.c.id).join_from(keys, entry, listed(keys)).where(~held)
     return set(connection.scalars(free.with_for_update(of=entry, skip_locked=True)))
 
 
@@ -257,10 +260,8 @@ def _move(connection: Connection, group: int, moved: Sequence[_Moved], half_ids:
         return
     post_anew(connection, [(stored.half_id, to, terms) for stored, to, terms in moved], half_ids, uuids)
     gone = [stored for stored, _, _ in moved]
-    connection.execute(
-        delete(entry).where(tuple_(entry.c.group_id, entry.c.id).in_([(group, stored.id) for stored in gone]))
-    )
-    _accept(connection, [(stored.half_id, group) for stored in gone], uuids)
+    connection.execute(delete(entry).where(listed(keys_of([(group, stored.id) for stored in gone]))))
+    _accept(connection, [[(stored.half_id, group) for stored in gone]], uuids)
 
 
 def post_anew(
@@ -285,8 +286,7 @@ def post_anew(
             "of": [half_id for _, half_id, _, _ in made],
         },
     )
-    for new, _, to, terms in made:
-        _enter(connection, new, to, terms, uuids)
+    _enter(connection, [(new, to, terms) for new, _, to, terms in made], uuids)
     connection.execute(select(func.pg_notify(channels.DUE, "")))
 
 
@@ -300,48 +300,45 @@ def _lock(connection: Connection, addresses: set[int]) -> None:
         raise AddressGone(_REMOVED)
 
 
-def _enter(connection: Connection, new: int, to: Goal, terms: Terms, uuids: UuidV7) -> None:
-    """Make the entries of a new half. They are due now: the schedule gives them ids above all others.
+def _enter(connection: Connection, made: Sequence[tuple[int, Goal, Terms]], uuids: UuidV7) -> None:
+    """Make the entries of new halves. They are due now: the schedule gives them ids above all others.
 
-    :raises AddressGone: no group is there that gets it.
+    :raises AddressGone: no group is there that gets one of them.
     """
-    groups = list(
-        connection.scalars(
-            select(consumer_group.c.id)
-            .where(consumer_group.c.address_id == to.address_id)
-            .order_by(consumer_group.c.id)
-            .with_for_update(read=True, key_share=True)
-        )
-    )
-    chosen = [each for each in groups if to.group in (None, each)]
-    if not chosen:
-        raise AddressGone(_REMOVED)
-    connection.execute(
-        insert(entry).values(available_at=func.now()),
-        [
-            {
-                "group_id": each,
-                "id": new,
-                "half_id": new,
-                "priority": terms.priority,
-                "message_group": key_of(terms, new) if to.fifo else None,
-            }
+    groups = {
+        address_id: _groups(connection, address_id) for address_id in sorted({to.address_id for _, to, _ in made})
+    }
+    entries, others = [], []
+    for new, to, terms in made:
+        chosen = [each for each in groups[to.address_id] if to.group in (None, each)]
+        if not chosen:
+            raise AddressGone(_REMOVED)
+        key = key_of(terms, new) if to.fifo else None
+        entries += [
+            {"group_id": each, "id": new, "half_id": new, "priority": terms.priority, "message_group": key}
             for each in chosen
-        ],
-    )
-    others = [(new, each) for each in groups if each not in chosen]
+        ]
+        if left := [(new, each) for each in groups[to.address_id] if each not in chosen]:
+            others.append(left)
+    connection.execute(insert(entry).values(available_at=func.now()), entries)
     if others:
         _accept(connection, others, uuids)
 
 
-def _accept(connection: Connection, covers: Sequence[tuple[int, int]], uuids: UuidV7) -> None:
-    half_ids, group_ids = zip(*covers, strict=True)
-    connection.execute(
-        insert(op).values(
-            id=UUID(bytes=uuids.next()),
-            decision="accept",
-            reason=REPLAYED,
-            half_ids=list(half_ids),
-            group_ids=list(group_ids),
-        )
-    )
+def _groups(connection: Connection, address_id: int) -> list[int]:
+    """They are not removed before the commit."""
+    ordered = select(consumer_group.c.id).where(consumer_group.c.address_id == address_id).order_by(consumer_group.c.id)
+    return list(connection.scalars(ordered.with_for_update(read=True, key_share=True)))
+
+
+def _accept(connection: Connection, ended: Sequence[Sequence[tuple[int, int]]], uuids: UuidV7) -> None:
+    """One op for each of ``ended``: deliveries by half and group."""
+    ops = [
+        {
+            "id": UUID(bytes=uuids.next()),
+            "half_ids": [half_id for half_id, _ in covers],
+            "group_ids": [group for _, group in covers],
+        }
+        for covers in ended
+    ]
+    connection.execute(insert(op).values(decision="accept", reason=REPLAYED), ops)

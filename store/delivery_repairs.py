@@ -27,11 +27,24 @@ _PLACES: Final = f"""from unnest(cast(:halves as int8[]), cast(:addresses as tex
                           with ordinality w(half_id, address, name, place)
           join {SCHEMA}.address a on a.name = w.address
           join {SCHEMA}.consumer_group g on g.address_id = a.id and g.name = w.name"""
-_LEASES: Final = f"""select w.place, g.id as group_id, e.id as entry_id, e.lease, e.message_group,
-               exists (select from {SCHEMA}.instance i where i.id = e.lease and i.ended_at is null) as alive
-          {_PLACES}
-          left join lateral (select e.id, e.lease, e.message_group from {SCHEMA}.entry e
-            where e.group_id = g.id and e.id >= w.half_id and e.half_id = w.half_id order by e.id limit 1) e on true"""
+#: Those that are not found by the id of the half are looked for together, once.
+_LEASES: Final = f"""with wanted as materialized (
+      select w.place, w.half_id, g.id as group_id, e.id as entry_id, e.lease, e.message_group {_PLACES}
+        left join lateral (select * from {SCHEMA}.entry e
+          where e.group_id = g.id and e.id = w.half_id and e.half_id = w.half_id offset 0) e on true),
+    later as materialized (
+      select e.group_id, e.half_id, e.id, e.lease, e.message_group
+        from (select group_id, array_agg(half_id) as halves, min(half_id) as first
+                from wanted where entry_id is null group by group_id) w
+       cross join lateral (select * from {SCHEMA}.entry e
+         where e.group_id = w.group_id and e.id > w.first and e.half_id = any(w.halves) offset 0) e)
+    select w.place, w.group_id, coalesce(w.entry_id, l.id) as entry_id, coalesce(w.lease, l.lease) as lease,
+           coalesce(w.message_group, l.message_group) as message_group,
+           exists (select from {SCHEMA}.instance i
+                    where i.id = coalesce(w.lease, l.lease) and i.ended_at is null) as alive
+      from wanted w
+      left join lateral (select * from later l where w.entry_id is null and l.group_id = w.group_id
+                           and l.half_id = w.half_id order by l.id limit 1) l on true"""
 _GROUPS: Final = f"select w.place, g.id as group_id, a.id as address_id, a.kind {_PLACES}"
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
 
 from store import audit, channels
 from store.audit import Action
 from store.errors import boundary
 from store.ids import UuidV7
+from store.keys import BY_KEY, listed
 from store.leases import held
 from store.tables import address, consumer_group, entry, op
 
@@ -80,6 +81,7 @@ def throw_away(
     above, purged = 0, 0
     while last is not None:
         before_each()
+        connection.execute(BY_KEY)
         picked = (
             select(entry.c.group_id, entry.c.id)
             .where(entry.c.group_id == group_id, entry.c.id > above, entry.c.id <= last, free)
@@ -88,11 +90,7 @@ def throw_away(
             .with_for_update(skip_locked=True)
             .cte("picked")
         )
-        gone = connection.execute(
-            delete(entry)
-            .where(tuple_(entry.c.group_id, entry.c.id).in_(select(picked.c.group_id, picked.c.id)))
-            .returning(entry.c.id, entry.c.half_id)
-        ).all()
+        gone = connection.execute(delete(entry).where(listed(picked)).returning(entry.c.id, entry.c.half_id)).all()
         if not gone:
             connection.rollback()
             break

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from sqlalchemy import Connection, delete, exists, func, insert, select, text, tuple_
+from sqlalchemy import Connection, delete, exists, func, insert, select, text
 
 from store import audit, channels
 from store.audit import Action
 from store.database import LONGEST_WAIT
 from store.errors import Locked, boundary
 from store.ids import UuidV7, moment_of
+from store.keys import BY_KEY, listed
 from store.questions.consumer_groups import REMOVED
 from store.reasons import ADDRESS_REMOVED
 from store.tables import (
@@ -214,6 +215,7 @@ def drop(connection: Connection, group_id: int, ids: UuidV7, chunk: int = CHUNK)
     """Drop the entries of a group that is gone, with an op ``purge`` for each piece; commits each. Returns how many."""
     dropped = 0
     while True:
+        connection.execute(BY_KEY)
         picked = (
             select(entry.c.group_id, entry.c.id)
             .where(entry.c.group_id == group_id, ~exists().where(consumer_group.c.id == group_id))
@@ -222,11 +224,7 @@ def drop(connection: Connection, group_id: int, ids: UuidV7, chunk: int = CHUNK)
             .with_for_update(skip_locked=True, of=entry)
             .cte("picked")
         )
-        halves = connection.scalars(
-            delete(entry)
-            .where(tuple_(entry.c.group_id, entry.c.id).in_(select(picked.c.group_id, picked.c.id)))
-            .returning(entry.c.half_id)
-        ).all()
+        halves = connection.scalars(delete(entry).where(listed(picked)).returning(entry.c.half_id)).all()
         if not halves:
             connection.execute(delete(message_group).where(message_group.c.group_id == group_id))
             connection.commit()

@@ -24,13 +24,13 @@ from sqlalchemy import (
     select,
     text,
     true,
-    tuple_,
     update,
 )
 from sqlalchemy.dialects import postgresql
 
 from store import channels
 from store.database import BY_INDEX
+from store.keys import keys_of, listed
 from store.leases import by_range
 from store.tables import address, consumer_group, entry, group_read, instance, message_group
 
@@ -61,8 +61,7 @@ def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]
 def give_back_each(connection: Connection, entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same of some entries without message groups, by their groups and ids. The groups and halves of all that is
     freed."""
-    its = tuple_(entry.c.group_id, entry.c.id).in_(entries)
-    freed = return_leased(connection, its)
+    freed = return_leased(connection, listed(keys_of(entries)))
     if freed:
         connection.execute(select(func.pg_notify(channels.READY, "")))
     return [(row.group_id, row.half_id) for row in freed]
@@ -83,7 +82,8 @@ def return_leased(connection: Connection, *only: ColumnElement[bool]) -> Sequenc
 
 
 def _leased(*only: ColumnElement[bool]) -> Select[str]:
-    return select(_PLACE).where(entry.c.lease > 0, entry.c.lease.not_in(LIVE), *only).with_for_update()
+    leased = select(_PLACE).where(entry.c.lease > 0, entry.c.lease.not_in(LIVE), *only)
+    return leased.with_for_update(of=entry).correlate(None)
 
 
 def _read(connection: Connection) -> Select[str]:

@@ -33,6 +33,9 @@ _WIDER: Final = 8
 _NEAR: Final = timedelta(minutes=1)
 #: Decisions that end a delivery.
 ENDS: Final = ("commit", "accept", "expire", "dead-letter", "purge")
+#: Looked up one by one, also where PostgreSQL takes the table for empty.
+_BY_KEY: Final = f"""select e.* from unnest(cast(:halves as int8[])) u(id)
+  cross join lateral (select * from {SCHEMA}.entry e where e.group_id = g.id and e.id = u.id offset 0) e"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +205,7 @@ class _Search:
     def run(self) -> Deliveries:
         first, last = moment_of(self._halves[0]), moment_of(self._halves[-1])
         first, last = min(first, self._committed_at), max(last, self._committed_at)
-        self._look("and e.id = any(cast(:halves as int8[]))")  # most entries have the ids of their halves
+        self._look(_BY_KEY)  # most entries have the ids of their halves
         since = first - LONGEST_UNDECIDED - SLACK
         for ring in rings(first, last, since, max(last, self._now) + SLACK):
             if ring.width > _NEAR:
@@ -256,19 +259,18 @@ class _Search:
         if not self._looked:
             self._looked = True
             if self._open():
-                self._look("and e.id >= :first")
+                self._look(f"select * from {SCHEMA}.entry e where e.group_id = g.id and e.id >= :first")
 
-    def _look(self, condition: str) -> None:
+    def _look(self, entries: str) -> None:
         with boundary():
             rows = self._connection.execute(
                 text(
                     f"""select e.half_id, e.group_id, {STATE} as state, e.attempts, e.available_at, e.expires_at,
                                e.failed, case when e.lease > 0 then e.lease end as instance_id, t.txn_id as held_by
-                          from {SCHEMA}.consumer_group g {THROUGH} join {SCHEMA}.entry e on e.group_id = g.id
+                          from {SCHEMA}.consumer_group g {THROUGH} cross join lateral ({entries}) e
                           left join lateral (select p.txn_id from {SCHEMA}.pending_retirement p
                             where p.group_id = e.group_id and p.entry_id = e.id limit 1) t on e.lease = {HELD}
-                         where g.id = any(cast(:groups as int4[])) {condition}
-                           and e.half_id = any(cast(:halves as int8[]))"""
+                         where g.id = any(cast(:groups as int4[])) and e.half_id = any(cast(:halves as int8[]))"""
                 ),
                 {"groups": list(self._groups), "halves": self._halves, "first": self._halves[0]},
             ).all()

@@ -14,6 +14,7 @@ from store import audit, undecided
 from store.audit import Action
 from store.database import BY_INDEX
 from store.errors import AlreadyDecided, CannotCommit, NotUndecided, boundary
+from store.keys import BY_KEY
 from store.repairs import SHORT_WAIT, Repair, State, Verdict, note, note_each
 from store.tables import SCHEMA, txn
 
@@ -24,7 +25,7 @@ _KNOWN: Final = text(
           from unnest(cast(:ids as uuid[])) a(id)
           left join lateral (select o.decision, o.reason, o.decided_at from {SCHEMA}.op o
             where o.id = a.id and o.decision in ('commit', 'rollback') limit 1) o on true
-          left join {SCHEMA}.txn t on t.id = a.id"""
+          left join {SCHEMA}.txn t on t.id = any(array[a.id])"""
 )
 #: Checkable ones that no other decides now; in the order in which all lock them.
 _FREE: Final = text(
@@ -41,6 +42,7 @@ _DECIDE: Final = text(
 def _known(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Row[Any]]:
     """What is known of each."""
     with boundary():
+        connection.execute(BY_KEY)
         found = {row.id: row for row in connection.execute(_KNOWN, {"ids": list(ids)})}
         connection.rollback()
     return found

@@ -5,19 +5,25 @@ The plan is kept while they grow, and must read by key even then.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import Connection, delete, insert, text, update
 
-from store import asking, leaves
+from store import asking, dead_letters, leaves
 from store.asking import Query
 from store.commit import parts as statements
-from store.tables import HELD, SCHEMA, pending_retirement
+from store.commit.terms import Terms
+from store.delivery_repairs import Release, Requeue
+from store.purge import purge
+from store.removal import remove, remove_unused
+from store.repairs import State
+from store.tables import HELD, SCHEMA, entry, pending_retirement
+from store.transaction_repairs import Decide, Resume
 from tests.fix_store import Rows
 from tests.fix_store_driver import all_queries
 from tests.plans import planned
@@ -35,6 +41,10 @@ _AFTER = {
 _OF_ALL = {b"postpone_exhausted": "txn", b"lease_failed": "entry", b"yield_failed": "entry"}
 #: Among the groups of all addresses, once for an address or a group that is removed.
 _SELDOM = {b"remove_address", b"remove_group"}
+_READ = (
+    "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables"
+    " where relname ~ '^(entry|pending|pending_retirement|txn|address|consumer_group)$'"
+)
 _EMPTIED = ("entry", "pending", "pending_retirement", "txn", "message_group")
 
 
@@ -44,6 +54,9 @@ def emptied(request: pytest.FixtureRequest, database_url: str) -> Iterator[psyco
     off, or long still: they stay so where something, a backup or a report, reads the tables meanwhile.
     """
     with psycopg.connect(database_url, autocommit=True) as connection:
+        for table in _EMPTIED:
+            stays = f"autovacuum_enabled = off, vacuum_truncate = {request.param == 'short'}"
+            connection.execute(f"alter table {SCHEMA}.{table} set ({stays})".encode())
         for made in (
             "entry (group_id, id, half_id) select 1, i, i",
             "half (id, address_id, message) select i, 1, 'x'",
@@ -54,10 +67,10 @@ def emptied(request: pytest.FixtureRequest, database_url: str) -> Iterator[psyco
             " select gen_random_uuid(), 1, 'client', 0, 0, now(), now()",
             "message_group (group_id, key, instance_id) select 1, -i, 1",
         ):
-            connection.execute(f"insert into {SCHEMA}.{made} from generate_series(1, 5000) i".encode())
+            connection.execute(f"insert into {SCHEMA}.{made} from generate_series(1, 20000) i".encode())
         for table in _EMPTIED:
             connection.execute(f"delete from {SCHEMA}.{table}".encode())
-        connection.execute(f"vacuum (analyze, truncate {request.param == 'short'})".encode())
+        connection.execute(b"vacuum analyze")
         pages = connection.execute(
             "select relname, relpages > 0 from pg_class where relname = any(%s) and reltuples = 0", [list(_EMPTIED)]
         ).fetchall()
@@ -134,10 +147,7 @@ def test_a_decision_reads_what_it_decides(
 
 def _rows_read(session: psycopg.Connection[Any]) -> int:
     """Rows of the tables that grow which its SQL transaction has read up to now."""
-    found = session.execute(
-        "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables"
-        " where relname ~ '^(entry|pending|pending_retirement|txn|address|consumer_group)$'"
-    ).fetchone()
+    found = session.execute(_READ.encode()).fetchone()
     assert found is not None
     return int(found[0])
 
@@ -152,3 +162,114 @@ def _checkable(rows: Rows, instance_id: int, address_id: int, group: int, *, ret
         rows.connection.execute(insert(pending_retirement).values(**values, **outcome))
     rows.connection.commit()
     return txn_id
+
+
+#: Messages that come before PostgreSQL notices, and how many of them a repair is about.
+_MANY = 3000
+_SOME = 100
+
+
+def _purge(rows: Rows, _: int, halves: list[int]) -> None:
+    done = purge(rows.connection, "orders", chunk=_SOME)
+    assert done is not None
+    assert done.purged == len(halves)
+
+
+def _remove(rows: Rows, _: int, halves: list[int]) -> None:
+    done = remove(rows.connection, "orders", force=True, chunk=_SOME)
+    assert done is not None
+    assert done.dropped == len(halves)
+
+
+def _remove_unused(rows: Rows, _: int, halves: list[int]) -> None:
+    made = f"select 'a' || i, 'use', now() - interval '9 hours' from generate_series(1, {_MANY}) i"
+    rows.connection.execute(text(f"insert into {SCHEMA}.address (name, origin, created_at) {made}"))
+    groups = f"select id, '' from {SCHEMA}.address where origin = 'use'"
+    rows.connection.execute(text(f"insert into {SCHEMA}.consumer_group (address_id, name) {groups}"))
+    rows.connection.commit()
+    assert remove_unused(rows.connection, timedelta(hours=1), most=1) == 1
+
+
+def _replay(rows: Rows, group: int, halves: list[int]) -> None:
+    to = dead_letters.Goal(address_id=rows.address_of(rows.queue("others")), group=None, fifo=False)
+    done = dead_letters.replay(rows.connection, group, None, lambda _: (to, Terms()))
+    assert len(done.ids) == len(halves)
+
+
+def _release(rows: Rows, _: int, halves: list[int]) -> None:
+    rows.connection.execute(update(entry).where(entry.c.id >= halves[-_SOME]).values(lease=30_000))
+    rows.connection.commit()
+    repairs = [Release(half_id, "orders", "") for half_id in halves[-_SOME:]]
+    assert len(Release.apply_together(rows.connection, repairs, "run 1")) == _SOME
+    assert {each.state for each in Release.look_together(rows.connection, repairs).values()} == {State.DONE}
+
+
+def _release_what_is_gone(rows: Rows, _: int, halves: list[int]) -> None:
+    rows.connection.execute(delete(entry).where(entry.c.id < halves[_SOME]))
+    rows.connection.commit()
+    found = Release.look_together(rows.connection, [Release(half_id, "orders", "") for half_id in halves[:_SOME]])
+    assert {each.state for each in found.values()} == {State.DONE}
+
+
+def _requeue(rows: Rows, _: int, halves: list[int]) -> None:
+    repairs = [Requeue(half_id, "orders", "", lambda *_: pytest.fail("it waits")) for half_id in halves[-_SOME:]]
+    assert {each.state for each in Requeue.look_together(rows.connection, repairs).values()} == {State.DONE}
+
+
+def _decide(rows: Rows, group: int, _: list[int]) -> None:
+    txns = _many_checkable(rows)
+    repairs = [Decide(txn_id, "rollback") for txn_id in txns]
+    assert {each.state for each in Decide.look_together(rows.connection, repairs).values()} == {State.CAN}
+    assert len(Decide.apply_together(rows.connection, repairs, "run 1")) == _SOME
+
+
+def _resume(rows: Rows, _: int, __: list[int]) -> None:
+    txns, now = _many_checkable(rows), datetime.now(UTC)
+    repairs = [Resume(txn_id, now) for txn_id in txns]
+    assert {each.state for each in Resume.look_together(rows.connection, repairs).values()} == {State.CAN}
+    assert len(Resume.apply_together(rows.connection, repairs, "run 1")) == _SOME
+
+
+def _many_checkable(rows: Rows) -> list[UUID]:
+    """Some of many."""
+    ids = [UUID(bytes=rows.txn_ids.next()) for _ in range(_MANY)]
+    columns = "id, instance_id, owner, posted, retired, declared_at, timeout_at, producer_group, check_immunity_ms"
+    checks = "check_interval_ms, most_checks, checks, next_check_at"
+    values = "id, :me, 'client', 0, 0, now(), now(), 'shop', 6000, 30000, 15, 15, now()"
+    rows.connection.execute(
+        text(f"insert into {SCHEMA}.txn ({columns}, {checks}) select {values} from unnest(cast(:ids as uuid[])) id"),
+        {"me": rows.instance(), "ids": ids},
+    )
+    rows.connection.commit()
+    return ids[-_SOME:]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [_purge, _remove, _remove_unused, _replay, _release, _release_what_is_gone, _requeue, _decide, _resume],
+    ids=lambda work: work.__name__[1:],
+)
+def test_a_command_reads_what_it_is_about(
+    emptied: psycopg.Connection[Any], rows: Rows, work: Callable[[Rows, int, list[int]], None]
+) -> None:
+    """Its session has the planner's own settings; ``work`` is about all that waits, or some of it."""
+    group = rows.queue("orders")
+    halves = [rows.half_ids.next() for _ in range(_MANY)]
+    for made in (
+        f"half (id, address_id, message) select i, {rows.address_of(group)}, 'x'",
+        f"entry (group_id, id, half_id) select {group}, i, i",
+        "pending (txn_id, half_id, address_id) select gen_random_uuid(), i, 32000",
+    ):
+        emptied.execute(f"insert into {SCHEMA}.{made} from unnest(%s::int8[]) i".encode(), [halves])
+    before = _all_read(rows.connection)
+    work(rows, group, halves)
+    assert _all_read(rows.connection) - before < 8 * _MANY
+
+
+def _all_read(connection: Connection) -> int:
+    """Rows of the tables that grow which the session, and those before it, have read."""
+    connection.execute(text("select pg_stat_force_next_flush()"))
+    connection.commit()
+    found = connection.scalar(text(_READ.replace("_xact_", "_")))
+    connection.commit()
+    return int(found or 0)

@@ -216,13 +216,13 @@ class Endpoints:
     def _leave(self, link: Link) -> None:
         """Let the engine keep a link that both sides have closed: it tells what the peer says of its deliveries (T26).
         The first of them are those that an application has in hand; they, and those of links before it, may take a
-        fair share of memory.
+        fair share of memory, or the first alone more.
         """
         connection, kept, octets = self.connection, dict(link.undecided), 0
         most = connection.service.memory.fair_share
-        for delivery in link.undecided:
+        for number, delivery in enumerate(link.undecided):
             octets += connection.output.octets_of(delivery)
-            if octets > most:
+            if number and octets > most:
                 del kept[delivery]
                 engine.delivery_settle(delivery)  # as the engine does with all of a link that it frees
         left = Refused(connection, link.pointer, kept)

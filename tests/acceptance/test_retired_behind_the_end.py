@@ -259,6 +259,22 @@ def test_what_links_have_left_is_kept_up_to_a_bound(begin: Begin, address: str, 
     assert work.discharge(last) is None
 
 
+def test_of_large_messages_that_links_have_left_the_last_is_known(begin: Begin, address: str, work: _Work) -> None:
+    """Each is larger than the bound."""
+    earlier, txn = work.control.declare(), work.control.declare()
+    for body in (b"1", b"2"):
+        work.sender.outcome(data(body * 2 * MOST_FAIR))
+    taken = []
+    for _ in range(2):
+        receiver = work.session.receiver(address)
+        taken.append(receiver.take())
+        receiver.detach()
+    taken[0].retire(earlier)
+    taken[1].retire(txn)
+    assert work.discharge(earlier) is None
+    assert work.discharge(txn) == _ROLLBACK
+
+
 def test_a_session_that_ends_after_its_links_goes_on_no_more(begin: Begin, address: str, work: _Work) -> None:
     """Nor does its connection; the engine has nothing of them then."""
     work.receiver.detach()

@@ -17,7 +17,7 @@ from store.asking import Query, Row
 from store.database import connected
 from tests.acceptance.engine_client import Client
 from tests.fix_command import Command
-from tests.fix_service import running_service
+from tests.fix_service import PATIENCE, running_service
 from tests.fix_standby import TwoServers
 from tests.fix_store_driver import Asking
 from tests.fix_store_rows import NOW, StoreRows
@@ -105,7 +105,9 @@ def test_a_standby_is_known_whatever_the_database_says(two_servers: TwoServers, 
     given = "select from pg_db_role_setting where 'default_transaction_isolation=serializable' = any(setconfig)"
     read_committed = r"-c default_transaction_isolation=read\ committed"
     with psycopg.connect(two_servers.second_url, autocommit=True, options=read_committed) as standby:
-        while not standby.execute(given).fetchone():
+        deadline = time.monotonic() + PATIENCE
+        while standby.execute(given).fetchone() is None:
+            assert time.monotonic() < deadline, "the standby has not followed"
             time.sleep(0.05)
     read = command("transactions", "--database-url", two_servers.second_url)
     assert (read.returncode, read.stderr) == (0, "")

@@ -112,14 +112,14 @@ def state(connection: Connection) -> State:
         return State(schema=False)
     with boundary():
         found = connection.execute(
-            select(func.count().filter(BEATING).label("alive"), func.count().label("all"), READ_ONLY.label("reads"))
+            select(func.count().filter(BEATING).label("alive"), func.count().label("all"), READ_ONLY)
             .select_from(instance.join(heartbeat))
             .where(instance.c.ended_at.is_(None))
         ).one()
         connection.rollback()
     return State(
         schema=True,
-        only_reads=found.reads,
+        only_reads=found.only_reads,
         instances_alive=found.alive,
         instances_silent=found.all - found.alive,
         days_ahead=days_ahead(connection),

@@ -89,7 +89,7 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
         ).all()
         undecided = connection.execute(
             select(
-                READ_ONLY.label("only_reads"),
+                READ_ONLY,
                 func.count().label("all"),
                 func.extract("epoch", func.now() - func.min(txn.c.declared_at)).label("age"),
                 func.count().filter(txn.c.timeout_at < func.now() - _LATE).label("overdue"),

@@ -69,7 +69,7 @@ LIVING = (
 BEATING = heartbeat.c.beaten_at >= func.now() - timedelta(seconds=STALE_SECONDS)
 ALIVE = select(func.count()).select_from(instance.join(heartbeat)).where(instance.c.ended_at.is_(None), BEATING)
 #: whether the database takes no change of this session: a standby, or what is set to read only
-READ_ONLY = func.current_setting("transaction_read_only") == "on"
+READ_ONLY = (func.current_setting("transaction_read_only") == "on").label("only_reads")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ from sqlalchemy import Connection, Row, func, text, update
 
 from store import audit, undecided
 from store.audit import Action
-from store.database import BY_INDEX
 from store.errors import AlreadyDecided, CannotCommit, NotUndecided, boundary
 from store.keys import BY_KEY
 from store.repairs import SHORT_WAIT, Repair, State, Verdict, note, note_each
@@ -103,7 +102,7 @@ class Decide(Repair):
     def apply_together(cls, connection: Connection, repairs: Sequence[Self], reason: str) -> Mapping[Self, Verdict]:
         wanted = {each.txn_id: each for each in reversed(repairs)}  # of two about one, the first
         connection.execute(SHORT_WAIT)
-        connection.execute(BY_INDEX)
+        connection.execute(BY_KEY)
         free = [wanted[row.id] for row in connection.execute(_FREE, {"ids": list(wanted)})]
         if not free:
             return {}

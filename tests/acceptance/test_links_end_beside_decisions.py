@@ -84,7 +84,7 @@ def test_a_retirement_behind_the_end_of_what_is_settled_does_nothing(
         delivery.disposition(Accepted(), settled=False)
         waits()
         # it asks for messages in a transaction, for which its link ends
-        session.flow(handle=consumer.handle, delivery_count=1, link_credit=9, properties={Symbol("txn-id"): txn})
+        consumer.credit(9, properties={Symbol("txn-id"): txn})
         delivery.retire(txn)
         asked = control.request(Discharge(txn_id=txn, fail=False))
         session.sync()

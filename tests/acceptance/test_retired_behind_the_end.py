@@ -12,7 +12,7 @@ from coordinator.memory import MOST_FAIR
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import Accepted, Modified, Source, TransactionalState, Transfer
-from tests.wire.links import Control, Receiver
+from tests.wire.links import Control, Delivery, Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Session
 from tests.wire.queues import condition
@@ -37,9 +37,7 @@ def _end_session(_begin: Begin, _address: str, receiver: Receiver) -> None:
 
 def _end_link(_begin: Begin, _address: str, receiver: Receiver) -> None:
     """A flow that asks for messages in a transaction."""
-    receiver.session.flow(
-        handle=receiver.handle, delivery_count=2, link_credit=9, properties={Symbol("txn-id"): b"any"}
-    )
+    receiver.credit(9, properties={Symbol("txn-id"): b"any"})
 
 
 def _end_link_then_session(begin: Begin, address: str, receiver: Receiver) -> None:
@@ -238,6 +236,14 @@ def test_another_link_of_the_name_of_one_that_was_closed(begin: Begin, address: 
     assert work.session.receiver(address).bodies() == [b"2"]
 
 
+def _left_by_a_link(session: Session, address: str, count: int) -> list[Delivery]:
+    """What a link had that its client has closed."""
+    receiver = session.receiver(address)
+    taken = receiver.take_many(count)
+    receiver.detach()
+    return taken
+
+
 def test_what_links_have_left_is_kept_up_to_a_bound(begin: Begin, address: str, work: _Work) -> None:
     """A session may stay for months. Of many links the last counts, and of many deliveries the first: they may be in an
     application's hands.
@@ -246,14 +252,11 @@ def test_what_links_have_left_is_kept_up_to_a_bound(begin: Begin, address: str, 
     for _ in range(8):
         work.sender.outcome(data(bytes(MOST_FAIR // 8)))
     work.receiver.detach()
-    links = []
-    for _ in range(2):
-        receiver = work.receiver.session.receiver(address)
-        links.append(receiver.take_many(10))
-        receiver.detach()
-    links[0][0].retire(earlier)
-    links[1][0].retire(first)
-    links[1][-1].retire(last)
+    session = work.receiver.session
+    of_one, of_the_next = _left_by_a_link(session, address, 10), _left_by_a_link(session, address, 10)
+    of_one[0].retire(earlier)
+    of_the_next[0].retire(first)
+    of_the_next[-1].retire(last)
     assert work.discharge(earlier) is None
     assert work.discharge(first) == _ROLLBACK
     assert work.discharge(last) is None
@@ -264,13 +267,9 @@ def test_of_large_messages_that_links_have_left_the_last_is_known(begin: Begin, 
     earlier, txn = work.control.declare(), work.control.declare()
     for body in (b"1", b"2"):
         work.sender.outcome(data(body * 2 * MOST_FAIR))
-    taken = []
-    for _ in range(2):
-        receiver = work.session.receiver(address)
-        taken.append(receiver.take())
-        receiver.detach()
-    taken[0].retire(earlier)
-    taken[1].retire(txn)
+    (of_one,), (of_the_next,) = _left_by_a_link(work.session, address, 1), _left_by_a_link(work.session, address, 1)
+    of_one.retire(earlier)
+    of_the_next.retire(txn)
     assert work.discharge(earlier) is None
     assert work.discharge(txn) == _ROLLBACK
 

@@ -41,8 +41,9 @@ _AFTER = {
 _OF_ALL = {b"postpone_exhausted": "txn", b"lease_failed": "entry", b"yield_failed": "entry"}
 #: Among the groups of all addresses, once for an address or a group that is removed.
 _SELDOM = {b"remove_address", b"remove_group"}
+#: Rows of the tables that grow which were read, as these statistics count them.
 _READ = (
-    "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables"
+    "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from {statistics}"
     " where relname ~ '^(entry|pending|pending_retirement|txn|address|consumer_group)$'"
 )
 _EMPTIED = ("entry", "pending", "pending_retirement", "txn", "message_group")
@@ -57,7 +58,9 @@ def emptied(request: pytest.FixtureRequest, database_url: str) -> Iterator[psyco
         for table in _EMPTIED:
             stays = f"autovacuum_enabled = off, vacuum_truncate = {request.param == 'short'}"
             connection.execute(f"alter table {SCHEMA}.{table} set ({stays})".encode())
-        for made in (
+        _insert(
+            connection,
+            "generate_series(1, 20000)",
             "entry (group_id, id, half_id) select 1, i, i",
             "half (id, address_id, message) select i, 1, 'x'",
             "pending (txn_id, half_id, address_id) select gen_random_uuid(), i, 1",
@@ -66,8 +69,7 @@ def emptied(request: pytest.FixtureRequest, database_url: str) -> Iterator[psyco
             "txn (id, instance_id, owner, posted, retired, declared_at, timeout_at)"
             " select gen_random_uuid(), 1, 'client', 0, 0, now(), now()",
             "message_group (group_id, key, instance_id) select 1, -i, 1",
-        ):
-            connection.execute(f"insert into {SCHEMA}.{made} from generate_series(1, 20000) i".encode())
+        )
         for table in _EMPTIED:
             connection.execute(f"delete from {SCHEMA}.{table}".encode())
         connection.execute(b"vacuum analyze")
@@ -76,6 +78,12 @@ def emptied(request: pytest.FixtureRequest, database_url: str) -> Iterator[psyco
         ).fetchall()
         assert dict(pages) == dict.fromkeys(_EMPTIED, request.param == "long")
         yield connection
+
+
+def _insert(connection: psycopg.Connection[Any], numbers: str, *made: str) -> None:
+    """``made``: tables, columns, and what is in them, once for each ``i`` of ``numbers``."""
+    for each in made:
+        connection.execute(f"insert into {SCHEMA}.{each} from {numbers} i".encode())
 
 
 def _not_by_key(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[tuple[str, str]]:
@@ -128,7 +136,9 @@ def test_a_decision_reads_what_it_decides(
         for txn_id in few:
             assert session.execute(decide.encode(), [[txn_id]]).fetchall() == [(True,)]
         others = rows.instance()
-        for made in (
+        _insert(
+            emptied,
+            "generate_series(1, 5000)",
             f"entry (group_id, id, half_id) select {group}, i, i",
             f"pending (txn_id, half_id, address_id) select gen_random_uuid(), i, {place}",
             "pending_retirement (txn_id, group_id, entry_id, half_id, decision, attempts, wait_ms, holder)"
@@ -137,8 +147,7 @@ def test_a_decision_reads_what_it_decides(
             f" select gen_random_uuid(), {others}, 'client', 0, 0, now(), now()",
             "address (name) select i",
             "consumer_group (address_id, name) select i, i",
-        ):
-            emptied.execute(f"insert into {SCHEMA}.{made} from generate_series(1, 5000) i".encode())
+        )
         large = _checkable(rows, instance_id, place, group, retired=50)
         session.autocommit = False
         assert session.execute(decide.encode(), [[large]]).fetchall() == [(True,)]
@@ -147,7 +156,7 @@ def test_a_decision_reads_what_it_decides(
 
 def _rows_read(session: psycopg.Connection[Any]) -> int:
     """Rows of the tables that grow which its SQL transaction has read up to now."""
-    found = session.execute(_READ.encode()).fetchone()
+    found = session.execute(_READ.format(statistics="pg_stat_xact_user_tables").encode()).fetchone()
     assert found is not None
     return int(found[0])
 
@@ -255,12 +264,13 @@ def test_a_command_reads_what_it_is_about(
     """Its session has the planner's own settings; ``work`` is about all that waits, or some of it."""
     group = rows.queue("orders")
     halves = [rows.half_ids.next() for _ in range(_MANY)]
-    for made in (
+    _insert(
+        emptied,
+        f"unnest(array{halves})",
         f"half (id, address_id, message) select i, {rows.address_of(group)}, 'x'",
         f"entry (group_id, id, half_id) select {group}, i, i",
         "pending (txn_id, half_id, address_id) select gen_random_uuid(), i, 32000",
-    ):
-        emptied.execute(f"insert into {SCHEMA}.{made} from unnest(%s::int8[]) i".encode(), [halves])
+    )
     before = _all_read(rows.connection)
     work(rows, group, halves)
     assert _all_read(rows.connection) - before < 8 * _MANY
@@ -270,6 +280,6 @@ def _all_read(connection: Connection) -> int:
     """Rows of the tables that grow which the session, and those before it, have read."""
     connection.execute(text("select pg_stat_force_next_flush()"))
     connection.commit()
-    found = connection.scalar(text(_READ.replace("_xact_", "_")))
+    found = connection.scalar(text(_READ.format(statistics="pg_stat_user_tables")))
     connection.commit()
     return int(found or 0)

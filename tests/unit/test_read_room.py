@@ -12,9 +12,10 @@ import pytest
 from links import engine, reading
 from links.endpoints import LITTLE_ROOM
 from links.reactor import Reactor
+from tests.clocked import Clocked, clocked
 
 
-class Reading(Reactor):
+class Reading(Clocked):
     """Of real sockets, by a clock that goes on with what is read alone; the engine gets nothing."""
 
     def __init__(self) -> None:
@@ -22,7 +23,6 @@ class Reading(Reactor):
         self.sizes: list[int] = []
         #: that each read takes
         self.seconds = 0.0
-        self.now = 0.0
         #: as an attach has it be, which is in what is read
         self.room_of_attach: int | None = None
 
@@ -35,10 +35,8 @@ class Reading(Reactor):
 
 @pytest.fixture
 def reactor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
-    reactor = Reading()
-    monkeypatch.setattr("links.reading.time.monotonic", lambda: reactor.now)
-    yield reactor
-    reactor._epoll.close()
+    with clocked(Reading(), monkeypatch) as reactor:
+        yield reactor
 
 
 class Client:

@@ -16,6 +16,7 @@ from coordinator.settings import LimitSettings
 from links import reading
 from links.connection import Connection
 from links.reactor import Reactor
+from tests.clocked import Clocked, clocked
 
 _ROOM = 1 << 18
 #: of a read, after which its turn reads no more
@@ -23,7 +24,7 @@ _LONG = 0.25
 _SERVICE: Any = SimpleNamespace(limits=LimitSettings())
 
 
-class Turning(Reactor):
+class Turning(Clocked):
     """Notes what it reads, by name."""
 
     def __init__(self) -> None:
@@ -35,7 +36,6 @@ class Turning(Reactor):
         self.talks: Any = None
         #: seconds of the clock that each read takes, except of one who says little
         self.takes = 0.0
-        self.now = 0.0
 
     def read(self, connection: Any) -> None:
         self.did.append(connection.name)
@@ -68,10 +68,8 @@ def _begins_with(reactor: Reactor) -> float:
 @pytest.fixture
 def reactor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turning]:
     """Its clock goes on with what is read alone."""
-    reactor = Turning()
-    monkeypatch.setattr("links.reading.time.monotonic", lambda: reactor.now)
-    yield reactor
-    reactor._epoll.close()
+    with clocked(Turning(), monkeypatch) as reactor:
+        yield reactor
 
 
 @pytest.mark.rule("S5")

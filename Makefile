@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve build test test-quick check format lock sbom rules bench bench-peers bench-spark fuzz watch-kills demo clean
+.PHONY: help serve build test test-all test-quick check format lock sbom rules bench bench-peers bench-spark fuzz watch-kills demo clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -22,11 +22,15 @@ build:
 # Each process has a PostgreSQL, a Spark and services of its own; much of their time they wait for others to start, so
 # there is one more than processors.
 PROCESSES := --numprocesses $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist worksteal
-#: make test        everything: make check, all tests  ARGS="tests/unit -k word" to choose
+#: make test        make check, and the tests           ARGS="tests/unit -k word" to choose
 test:
 	@.ci/bootstrap test
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest $(PROCESSES) $(ARGS)
+
+#: make test-all    and the tests of the night: the rules compiled, clients in Go, Rust and C++
+test-all: override ARGS += --night
+test-all: test
 
 #: make test-quick  unit tests, and the rules beside their model in one process: no service
 test-quick:

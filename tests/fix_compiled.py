@@ -52,8 +52,10 @@ def rules(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-#: A test that starts a service runs with the rules in Python, and again with the rules compiled by mypyc.
-both_rules = pytest.mark.parametrize("rules", ["in Python", "compiled"], indirect=True, scope="module")
+#: A test that starts a service runs with the rules in Python, and by night again with the rules compiled by mypyc.
+both_rules = pytest.mark.parametrize(
+    "rules", ["in Python", pytest.param("compiled", marks=pytest.mark.night)], indirect=True, scope="module"
+)
 
 #: All tests of a module do.
 BOTH_RULES = [pytest.mark.usefixtures("rules"), both_rules]

@@ -9,6 +9,8 @@ import pytest
 from tests.acceptance.clients import Run, run_case
 from tests.fix_service import Service
 
+pytestmark = pytest.mark.night
+
 
 @pytest.fixture
 def run(fe2o3_program: Path, service: Service) -> Run:
@@ -44,6 +46,7 @@ def test_retirements_rolled_back_and_committed(run: Run) -> None:
     assert seen["left"] == ["m2"]  # released in the transaction that committed
 
 
+@pytest.mark.day
 @pytest.mark.rule("T31", "T3")
 def test_posts_and_retirements_as_one(run: Run) -> None:
     assert run("transfer") == {"from": [], "to": ["moved m0", "moved m1"]}

@@ -9,12 +9,15 @@ import pytest
 from tests.acceptance.clients import Run, run_case
 from tests.fix_service import Service
 
+pytestmark = pytest.mark.night
+
 
 @pytest.fixture
 def run(proton_cpp_program: Path, service: Service) -> Run:
     return lambda case: run_case(proton_cpp_program, case, service.url)
 
 
+@pytest.mark.day
 @pytest.mark.rule("P2", "P10")
 def test_a_message_goes_through_unchanged(run: Run) -> None:
     assert run("send-and-receive") == {

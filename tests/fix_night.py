@@ -1,0 +1,21 @@
+"""The marker ``night``: such a test runs with ``--night`` alone, which ``make test-all`` gives. Of a module that is
+marked so as a whole, a test that is marked ``day`` runs by day as well.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--night", action="store_true", help="also run what is marked night")
+
+
+def _waits(item: pytest.Item) -> bool:
+    return item.get_closest_marker("night") is not None and item.get_closest_marker("day") is None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("night"):
+        config.hook.pytest_deselected(items=[item for item in items if _waits(item)])
+        items[:] = [item for item in items if not _waits(item)]

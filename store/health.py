@@ -116,7 +116,7 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
     commit_waits, refused_with = _longest_wait(beats)
     free, total = (_room(Path(folder)) if folder and here else None) or (None, None)
     return Health(
-        schema=migrations.HEAD,
+        schema=migrations.REVISIONS[-1],
         partitions_ahead=days_ahead(connection),
         only_reads=undecided.only_reads,
         instances_alive=len(beats),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, text
 
@@ -14,26 +14,26 @@ from store.tables import SCHEMA
 if TYPE_CHECKING:
     from alembic.config import Config
 
-#: The revision that this version needs. Revisions are numbered: the greater is the newer.
-HEAD = "0038"
-#: The oldest that there is.
-FIRST = "0001"
+#: Of the schema, the oldest first: each is the version of the coordinator that has made it.
+REVISIONS: Final = ("0.1",)
+
+_SCRIPTS = Path(__file__).resolve().parent.parent / "alembic"
 
 # Of the session: two services that start at once migrate one after the other.
 _LOCK = 0x636F6F72_6D696772  # "coormigr"
 
 
-def upgrade(url: str, revision: str = HEAD) -> None:
-    """Bring the schema to ``revision``; nothing happens where it is there already.
+def upgrade(url: str) -> None:
+    """Bring the schema to the newest of :data:`REVISIONS`; nothing happens where it is there already.
 
-    :raises SchemaMismatch: when the database is newer than this version knows, or is to hold a new store, and not all
-        of Unicode; nothing was changed.
+    :raises SchemaMismatch: when the database is newer than this version knows or of a development state, or is to hold
+        a new store, and not all of Unicode; nothing was changed.
     """
     with connected(url, application_name="coordinator migrate") as connection:
         _lock(connection)
         found = current(connection)
-        _refuse_newer(found)
-        if found == revision:
+        _refuse_unknown(found)
+        if found == REVISIONS[-1]:
             return
         from alembic import command  # half a second, which most starts have no use for
 
@@ -45,20 +45,7 @@ def upgrade(url: str, revision: str = HEAD) -> None:
             )
         _finish_detaching(connection)
         connection.commit()
-        command.upgrade(_config(connection), revision)
-        connection.commit()
-
-
-def downgrade(url: str, revision: str = "base") -> None:
-    """Take the schema back to ``revision``. ``base``: removes the store with all messages."""
-    from alembic import command
-
-    with connected(url, application_name="coordinator migrate") as connection:
-        _lock(connection)
-        _refuse_newer(current(connection))
-        _finish_detaching(connection)
-        connection.commit()
-        command.downgrade(_config(connection), revision)
+        command.upgrade(_config(connection), "head")
         connection.commit()
 
 
@@ -74,20 +61,27 @@ def check(connection: Connection) -> None:
     """:raises SchemaMismatch: when the schema is not the one that this version was made for."""
     revision = current(connection)
     connection.rollback()
-    _refuse_newer(revision)
+    _refuse_unknown(revision)
     if revision is None:
         raise SchemaMismatch("the database holds no store yet; run: coordinator migrate")
-    if revision < HEAD:
-        raise SchemaMismatch(f"database schema is at {revision}, this version needs {HEAD}; run: coordinator migrate")
-
-
-def _refuse_newer(revision: str | None) -> None:
-    if revision is not None and revision < FIRST:
-        raise SchemaMismatch(f"database schema is at {revision!r}, which no version of the coordinator has made")
-    if revision is not None and revision > HEAD:
+    if revision != REVISIONS[-1]:
         raise SchemaMismatch(
-            f"database schema is at {revision}, newer than this version knows ({HEAD}); use a newer coordinator"
+            f"database schema is at {revision}, this version needs {REVISIONS[-1]}; run: coordinator migrate"
         )
+
+
+def _refuse_unknown(revision: str | None) -> None:
+    if revision is None or revision in REVISIONS:
+        return
+    if revision.isdecimal():
+        raise SchemaMismatch(
+            f"the database holds a store of a development state ({revision}), which this version does not read: let"
+            " its consumers empty it with the version that made it, then begin anew with an empty database"
+        )
+    raise SchemaMismatch(
+        f"database schema is at {revision}, which this version does not know (it needs {REVISIONS[-1]}); use a newer"
+        " coordinator"
+    )
 
 
 def _lock(connection: Connection) -> None:
@@ -110,6 +104,6 @@ def _config(connection: Connection) -> Config:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).resolve().parent.parent / "alembic"))
+    config.set_main_option("script_location", str(_SCRIPTS))
     config.attributes["connection"] = connection
     return config

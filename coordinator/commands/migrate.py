@@ -21,14 +21,14 @@ def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: 
             with connected(url, application_name=session) as connection:
                 before = migrations.current(connection)
             migrations.upgrade(url)
-            if before != migrations.HEAD:
+            if before != migrations.REVISIONS[-1]:
                 with connected(url, application_name=session) as connection:
                     alive = connection.scalar(recovery.ALIVE)
     except StoreError as error:
         fail(str(error))
-    if before == migrations.HEAD:
+    if before == migrations.REVISIONS[-1]:
         typer.echo(f"database schema is at {before} already")
     else:
-        typer.echo(f"database schema is at {migrations.HEAD} now, was at {before or 'none'}")
+        typer.echo(f"database schema is at {migrations.REVISIONS[-1]} now, was at {before or 'none'}")
     if alive:
         typer.echo(f"instances of the service that are alive: {alive}; stop those of the version before", err=True)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.settings import Settings
 from store.embedded.running import running_url
-from store.migrations import HEAD
+from store.migrations import REVISIONS
 from tests.fix_command import Command, alive
 from tests.fix_postgres import signal_server
 from tests.fix_service import PATIENCE, Service, running_service
@@ -285,7 +285,7 @@ def test_what_is_wanting_is_said(service: Service, ask: Ask) -> None:
     ask("update coordinator.alembic_version set version_num = '9999' returning 1")
     _until(lambda: _get(service, "/readyz") == (503, "schema: not the one of this version\n"))
     assert _told(service, "store_up") == 1
-    ask("update coordinator.alembic_version set version_num = %s returning 1", HEAD)
+    ask("update coordinator.alembic_version set version_num = %s returning 1", REVISIONS[-1])
     _until(lambda: _ready(service) == 200)
 
 

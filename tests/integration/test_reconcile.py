@@ -28,7 +28,7 @@ from spark.period import BEGINNING, END, Period
 from spark.reconcile import STAGES
 from spark.schemas import FINDING
 from store.ids import moment_of
-from store.migrations import HEAD
+from store.migrations import REVISIONS
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 from tests.reconciling import Told, Writer, post_and_retire, run, wait_for
 
@@ -146,7 +146,7 @@ def test_findings_are_written_in_every_form(spark: SparkSession, database_url: s
     assert summary["findings"]["by_kind"] == expected
     assert summary["version"] == "1.2.3"
     assert summary["store"]["database"] in database_url
-    assert summary["store"]["schema"] == HEAD
+    assert summary["store"]["schema"] == REVISIONS[-1]
     assert summary["books"] == [{"name": "shop", "rows": 3, "messages": 3, "grace_seconds": 300.0}]
     assert told.warnings == ["book shop: the store knows no address 'elsewhere'; nothing was ever posted to it"]
     assert len(told.stages) == STAGES + 2

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from spark.changes import read_sql
 from spark.checkpoint import held
-from store import figures, migrations, runs, watched
+from store import figures, runs, watched
 from store.watched import CannotWatch
 from tests.fix_command import Command
 from tests.fix_reports import finding, lost
@@ -327,7 +327,8 @@ def test_what_cannot_be_watched_is_said_before_spark_starts(
     database.execute(text("update coordinator.alembic_version set version_num = '0009'"))
     database.commit()
     assert refused(tmp_path / "c") == (
-        f"error: database schema is at 0009, this version needs {migrations.HEAD}; run: coordinator migrate"
+        "error: the database holds a store of a development state (0009), which this version does not read: let its"
+        " consumers empty it with the version that made it, then begin anew with an empty database"
     )
 
 

@@ -1,19 +1,25 @@
-"""The migrated database is the declared one, up and down and up again."""
+"""The migrated database is the declared one; a store of another version is refused, or migrated."""
 
 from __future__ import annotations
 
 import difflib
 import logging
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
+from coordinator.commands.migrate import migrate
 from store import migrations
 from store.database import connected
 from store.errors import SchemaMismatch
+from store.partitions import make_days, op_id_at
+from store.retention import Policy, drop_old
 from store.tables import SCHEMA, metadata
 
 # Each query gives lines of text that describe one side of the catalog, in an order of its own.
@@ -77,17 +83,14 @@ def _declare(url: str) -> None:
 
 
 @pytest.fixture
-def migrated(database_url: str) -> str:
-    """A store without the partitions of a day, which are no migration's."""
-    migrations.downgrade(database_url)
-    migrations.upgrade(database_url)
-    return database_url
-
-
-@pytest.fixture
 def declared(empty_database_url: str) -> list[str]:
+    """The database is empty again."""
     _declare(empty_database_url)
-    return _catalog(empty_database_url)
+    catalog = _catalog(empty_database_url)
+    with connected(empty_database_url) as connection:
+        connection.execute(text(f"drop schema {SCHEMA} cascade"))
+        connection.commit()
+    return catalog
 
 
 def test_the_declared_catalog_is_seen_whole(declared: list[str]) -> None:
@@ -96,17 +99,9 @@ def test_the_declared_catalog_is_seen_whole(declared: list[str]) -> None:
         assert any(line.startswith(f"{subject}: ") for line in declared), subject
 
 
-def test_migrated_equals_declared(declared: list[str], migrated: str) -> None:
-    _same(declared, _catalog(migrated))
-
-
-def test_up_down_and_up(declared: list[str], database_url: str) -> None:
-    migrations.downgrade(database_url)
-    assert _catalog(database_url) == []
-    with connected(database_url) as connection:
-        assert migrations.current(connection) is None
-    migrations.upgrade(database_url)
-    _same(declared, _catalog(database_url))
+def test_migrated_equals_declared(declared: list[str], empty_database_url: str) -> None:
+    migrations.upgrade(empty_database_url)
+    _same(declared, _catalog(empty_database_url))
 
 
 def test_a_second_upgrade_changes_nothing(database_url: str) -> None:
@@ -117,12 +112,79 @@ def test_a_second_upgrade_changes_nothing(database_url: str) -> None:
         assert connection.scalar(text("select id from coordinator.store_identity")) == before
 
 
-def test_head_is_the_newest_revision(database_url: str) -> None:
+def test_each_revision_has_a_step(database_url: str) -> None:
     with connected(database_url) as connection:
         script = ScriptDirectory.from_config(migrations._config(connection))
-    assert script.get_heads() == [migrations.HEAD]
-    revisions = [revision.revision for revision in script.walk_revisions()]
-    assert revisions == sorted(revisions, reverse=True), "revisions are numbered: the greater is the newer"
+    assert [step.revision for step in script.walk_revisions()][::-1] == list(migrations.REVISIONS)
+
+
+#: What a later version may bring: a step that changes a table with partitions.
+_LATER = """
+from alembic import op
+revision, down_revision = "0.2", "0.1"
+def upgrade():
+    op.execute("alter table coordinator.half add column later int")
+"""
+
+
+@pytest.fixture
+def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This version has one step more."""
+    scripts = tmp_path / "alembic"
+    shutil.copytree(migrations._SCRIPTS, scripts)
+    (scripts / "versions" / "0002_later.py").write_text(_LATER, "utf-8")
+    monkeypatch.setattr(migrations, "_SCRIPTS", scripts)
+    monkeypatch.setattr(migrations, "REVISIONS", ("0.1", "0.2"))
+
+
+@pytest.mark.rule("F6")
+@pytest.mark.usefixtures("later_version")
+def test_a_store_of_the_version_before_is_refused_until_it_is_migrated(
+    database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with connected(database_url) as connection:
+        with pytest.raises(SchemaMismatch, match=r"is at 0\.1, this version needs 0\.2; run: coordinator migrate"):
+            migrations.check(connection)
+        connection.execute(
+            text(
+                "with new as (insert into coordinator.instance (slot, host, pid, process_start, version)"
+                " values (7, 'elsewhere', 1, 1, '0') returning id)"
+                " insert into coordinator.heartbeat (instance_id) select id from new"
+            )
+        )
+        connection.commit()
+    migrate(database_url)
+    said = capsys.readouterr()
+    assert said.out == "database schema is at 0.2 now, was at 0.1\n"
+    assert said.err == "instances of the service that are alive: 1; stop those of the version before\n"
+    with connected(database_url) as connection:
+        migrations.check(connection)
+    migrate(database_url)
+    assert capsys.readouterr() == ("database schema is at 0.2 already\n", "")
+
+
+@pytest.mark.rule("F6", "H16")
+@pytest.mark.usefixtures("later_version")
+def test_a_day_whose_removal_was_interrupted_is_removed_after_a_migration(
+    database: Connection, database_url: str
+) -> None:
+    """PostgreSQL does not alter a partition that is being detached with its table, and detaches none that differs."""
+    day = datetime.now(UTC).date() - timedelta(days=50)
+    name, policy = f"op_{day:%Y%m%d}", Policy(messages=timedelta(hours=72), decisions=timedelta(days=30))
+    drop_old(database, policy)  # the day of tests that count from 1
+    database.execute(text("delete from coordinator.retention"))
+    make_days(database, [day])
+    database.close()
+    with connected(database_url) as connection, psycopg.connect(database_url) as reader:
+        reader.execute(f"select 1 from coordinator.op where id >= '{op_id_at(datetime.now(UTC))}'".encode())
+        assert name in drop_old(connection, policy).waiting
+    interrupted = text("select inhrelid::regclass::text from pg_inherits where inhdetachpending")
+    with connected(database_url) as connection:
+        assert list(connection.scalars(interrupted)) == [f"coordinator.{name}"]
+    migrations.upgrade(database_url)
+    with connected(database_url) as connection:
+        assert not list(connection.scalars(interrupted))
+        assert name in drop_old(connection, policy).removed
 
 
 def test_no_store_says_what_to_run(empty_database_url: str) -> None:
@@ -160,92 +222,22 @@ def test_text_is_unicode_whatever_the_environment_says(database_url: str, monkey
 
 @pytest.mark.rule("F6")
 @pytest.mark.parametrize(
-    ("version", "checked", "changed"),
+    ("version", "says"),
     [
-        pytest.param("9999", "schema is at 9999, newer than", "newer than this version knows", id="newer"),
-        pytest.param("0000", "at '0000', which no version", "no version of the coordinator has made", id="foreign"),
+        pytest.param("9.9", "schema is at 9.9, which this version does not know", id="newer"),
+        pytest.param("0038", r"a store of a development state \(0038\)", id="before-the-first-release"),
     ],
 )
-def test_a_schema_that_is_not_known_is_refused_and_left_alone(
-    database_url: str, version: str, checked: str, changed: str
-) -> None:
+def test_a_schema_that_is_not_known_is_refused_and_left_alone(database_url: str, version: str, says: str) -> None:
     with connected(database_url) as connection:
         connection.execute(text("update coordinator.alembic_version set version_num = :version"), {"version": version})
         connection.commit()
     before = _catalog(database_url)
-    with connected(database_url) as connection, pytest.raises(SchemaMismatch, match=checked):
+    with connected(database_url) as connection, pytest.raises(SchemaMismatch, match=says):
         migrations.check(connection)
-    for change in (migrations.upgrade, migrations.downgrade):
-        with pytest.raises(SchemaMismatch, match=changed):
-            change(database_url)
+    with pytest.raises(SchemaMismatch, match=says):
+        migrations.upgrade(database_url)
     assert _catalog(database_url) == before
-
-
-def test_an_older_schema_says_what_to_run(database_url: str) -> None:
-    migrations.downgrade(database_url, "0001")
-    with connected(database_url) as connection, pytest.raises(SchemaMismatch, match=r"at 0001.*coordinator migrate"):
-        migrations.check(connection)
-
-
-def test_each_revision_can_be_undone_and_done_again(
-    declared: list[str], empty_database_url: str, migrated: str
-) -> None:
-    """A store that an earlier version has made, with a transaction in it."""
-    assert declared == _catalog(empty_database_url)
-    with connected(migrated) as connection:
-        script = ScriptDirectory.from_config(migrations._config(connection))
-        # as it was made then: what a downgrade leaves is held against that
-        connection.execute(text(f"drop schema {SCHEMA} cascade"))
-        connection.commit()
-    revisions = [revision.revision for revision in script.walk_revisions()][::-1]
-    migrations.upgrade(migrated, revisions[0])
-    catalogs = [_catalog(migrated)]
-    with connected(migrated) as connection:
-        connection.execute(
-            text(
-                "insert into coordinator.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired) "
-                "values (gen_random_uuid(), 1, 'client', now(), now(), 1, 0)"
-            )
-        )
-        connection.commit()
-    for revision in revisions[1:]:
-        migrations.upgrade(migrated, revision)
-        catalogs.append(_catalog(migrated))
-    _same(declared, catalogs[-1])
-    for revision, before in zip(revisions[-2::-1], catalogs[-2::-1], strict=True):
-        migrations.downgrade(migrated, revision)
-        _same(before, _catalog(migrated))
-    with connected(migrated) as connection:
-        assert connection.scalar(text("select posted from coordinator.txn")) == 1
-
-
-#: Functions as an earlier 0013 has made them, in short: one of them with another parameter, one that there was not yet.
-_EARLIER = """
-drop function coordinator.may_promote(int8, int8);
-create function coordinator.may_promote(lowest int8) returns boolean language sql as 'select true';
-drop function coordinator.not_a_message_at(bytea);
-create or replace function coordinator.send_outbox() returns trigger language plpgsql
-as 'begin return null; end';
-create or replace function coordinator.decide_enlisted() returns trigger language plpgsql
-as 'begin return null; end';
-grant execute on function coordinator.send_outbox(), coordinator.decide_enlisted() to public;
-alter table coordinator.outbox enable trigger outbox_sent;
-alter table coordinator.enlistment enable trigger enlistment_decided;
-"""
-
-
-@pytest.mark.parametrize("earlier", ["", _EARLIER], ids=["as-0013-is", "earlier"])
-def test_functions_of_applications_that_were_changed_after_0013_are_made_again(
-    declared: list[str], migrated: str, earlier: str
-) -> None:
-    migrations.downgrade(migrated, "0015")
-    with connected(migrated) as connection:
-        sends = text("select prosrc from pg_proc where proname = 'send_outbox'")
-        assert "pg_try_advisory_xact_lock" not in str(connection.scalar(sends)), "each of them gave a notice then"
-        connection.exec_driver_sql(earlier or "select")
-        connection.commit()
-    migrations.upgrade(migrated)
-    _same(declared, _catalog(migrated))
 
 
 def test_migrations_are_quiet(empty_database_url: str, caplog: pytest.LogCaptureFixture) -> None:

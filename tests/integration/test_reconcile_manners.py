@@ -61,7 +61,7 @@ def test_a_defect_is_no_finding(tmp_path: Path, module: str, function: str, argu
 
 
 @pytest.mark.rule("F6")
-@pytest.mark.parametrize(("version", "says"), [("9.9", "does not know"), ("0001", "development state")])
+@pytest.mark.parametrize(("version", "says"), [("9.9", "schema is at 9.9"), ("0038", "development state (0038)")])
 def test_a_store_of_another_schema_is_said_before_spark_works(
     database_url: str, tmp_path: Path, version: str, says: str
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_store_of_another_schema_is_said_before_spark_works(
     )
     assert (ran.returncode, ran.stdout) == (2, "")
     (line,) = ran.stderr.splitlines()
-    assert line.startswith(f"error: database schema is at {version}")
+    assert line.startswith("error: ")
     assert says in line
     assert list((tmp_path / "out").iterdir()) == []
 

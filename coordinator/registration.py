@@ -66,17 +66,6 @@ class Listed(Protocol):
         """Its row is written with its first half."""
 
 
-def row_of(txn: Listed) -> Undecided:
-    """Its row in the list."""
-    return Undecided(
-        owner=txn.control.named,
-        declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,
-        timeout=now_micros() + int((txn.began + txn.timeout - time.monotonic()) * 1e6),
-        posted=txn.posted,
-        retired=len(txn.retired),
-    )
-
-
 class Registration:
     """Unit: enters the transactions that are still undecided when it is written."""
 
@@ -92,7 +81,14 @@ class Registration:
     def write(self, batch: Batch) -> None:
         for txn in self._txns:
             if txn.open and not txn.checkable:
-                batch.register(txn.id, row_of(txn))
+                row = Undecided(
+                    owner=txn.control.named,
+                    declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,
+                    timeout=now_micros() + int((txn.began + txn.timeout - time.monotonic()) * 1e6),
+                    posted=txn.posted,
+                    retired=len(txn.retired),
+                )
+                batch.register(txn.id, row)
 
     def durable(self) -> None:
         pass

@@ -16,7 +16,6 @@ from coordinator.becoming_checkable import declared_checkable
 from coordinator.check_back import Checkable
 from coordinator.checkable import terms
 from coordinator.errors import Condition, Refusal
-from coordinator.late_decisions import LateDecisions
 from coordinator.registration import MOST_AT_ONCE, Registration
 from coordinator.transactions import Transaction
 from coordinator.transitions import ACTIVE, TxnEvent
@@ -73,7 +72,6 @@ class Registry:
         self.working: dict[bytes, Checkable] = {}
         #: how many undecided transactions each connection has
         self._undecided: dict[object, int] = {}
-        self._late = LateDecisions(instance, decisions, lambda txn_id: txn_id in self.txns)
         self._unused_seconds = _unused_seconds(settings)
         self._timed_out: dict[bytes, Refusal] = {}
         #: room for the files of large messages
@@ -187,7 +185,6 @@ class Registry:
         if self.txns.pop(txn.id, None) is None:
             return
         self.working.pop(txn.id, None)
-        self._late.forget(txn)
         undecided = self._undecided.pop(txn.owner) - 1
         if undecided:
             self._undecided[txn.owner] = undecided
@@ -206,18 +203,13 @@ class Registry:
                 txn.told()
 
     def sweep(self) -> None:
-        """Roll back transactions whose time is over (T14); register those that live longer than a moment, and
-        those whose decisions wait for as long.
-        """
+        """Roll back transactions whose time is over (T14); register those that live longer than a moment."""
         self.instance.loop.call_later(SWEEP_SECONDS, self.sweep)
         now = time.monotonic()
         register_after = self.instance.transaction_limits.register_after_seconds
         unknown: list[Checkable] = []
-        deciding: list[Checkable] = []
         for txn in list(self.working.values()):
             age = now - txn.began
-            if txn.discharged:
-                deciding.append(txn)
             if not txn.open:
                 continue
             if txn.checkable and not txn.refused_work:
@@ -227,7 +219,6 @@ class Registry:
                 self._time_out(txn, timed_out(txn.timeout))
             elif age >= register_after and not txn.registered and not txn.empty and len(unknown) < MOST_AT_ONCE:
                 unknown.append(txn)
-        self._late.look(deciding)
         if unknown:
             self.instance.commit.add(Registration(unknown))
         for txn in self._unused():

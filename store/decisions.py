@@ -23,7 +23,6 @@ import structlog
 from psycopg import pq
 
 from store import arrays
-from store.deciding import NOTE, Deciding, columns
 from store.errors import Contended, StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
@@ -130,8 +129,6 @@ class Decisions:
         #: the first is under way, where there is a connection
         self._waiting: dict[_Question, None] = {}
         self._looks = False
-        #: what the list of undecided transactions is told once no question waits
-        self._note: tuple[Sequence[Deciding], Callable[[set[bytes] | StoreError], None]] | None = None
         #: the last one waited for a lock in vain
         self._contended = False
 
@@ -165,23 +162,6 @@ class Decisions:
 
         self._take(_Question(txn_id, answered, Decision(decision, reason)))
 
-    def note(self, rows: Sequence[Deciding], noted: Callable[[set[bytes] | StoreError], None]) -> None:
-        """The decisions of these transactions, one at least, wait for the store. ``noted`` is called before there may
-        be another note, with the ids of those that are in the list now.
-        """
-        self._note = rows, noted
-        self._kick()
-
-    def _noted(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
-        assert self._note is not None
-        (_, noted), self._note = self._note, None
-        self._kick()
-        if isinstance(answer, StoreError):
-            noted(answer)
-            return
-        listed = answer[-1]
-        noted({listed.get_value(row, 0) or b"" for row in range(listed.ntuples)})
-
     def _take(self, question: _Question) -> None:
         if len(self._waiting) >= MOST_WAITING:
             question.found(StoreUnavailable("too many questions wait"))
@@ -207,11 +187,7 @@ class Decisions:
             question.found(StoreUnavailable(f"no answer within {LONGEST_WAIT_SECONDS:g} s"))
 
     def _kick(self) -> None:
-        if not self.connection.idle:
-            return
-        if not self._waiting:
-            if self._note is not None:
-                self.connection.execute(b"note", NOTE, columns(self._instance, self._note[0]), self._noted)
+        if not self.connection.idle or not self._waiting:
             return
         together = self._together()
         if together[0].looks:

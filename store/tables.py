@@ -435,8 +435,6 @@ txn = Table(
     # their own; all others have rows in pending. Written with the row; most such transactions need no other.
     Column("half_ids", ARRAY(BigInteger)),
     Column("address_id", Integer),
-    # Its decision has waited for the store since then.
-    Column("deciding_since", DateTime(timezone=True)),
     postgresql_with=_VACUUM_BY_COUNT,
 )
 Index("txn_address_id_idx", txn.c.address_id, postgresql_where=txn.c.address_id.is_not(None))

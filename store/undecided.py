@@ -29,10 +29,8 @@ class Undecided:
     declared_at: datetime
     timeout_at: datetime
     age_seconds: float
-    #: ``open``, ``left`` by its client (a checkable one), or ``deciding``: its decision waits for the store
+    #: ``open``, or ``left`` by its client (a checkable one)
     state: str
-    #: for how long it does; None: it is not decided
-    deciding_seconds: float | None
     posted: int
     retired: int
     #: check-back; None: it is a plain one
@@ -58,7 +56,6 @@ def all_undecided(connection: Connection) -> list[Undecided]:
                 RETIRED.label("retired_now"),
                 func.greatest(0, func.extract("epoch", func.now() - txn.c.declared_at)).label("age"),
                 func.extract("epoch", func.now() - txn.c.next_check_at).label("waits"),
-                func.extract("epoch", func.now() - txn.c.deciding_since).label("deciding"),
             )
             .where(~decided)
             .order_by(txn.c.declared_at, txn.c.id)
@@ -66,7 +63,6 @@ def all_undecided(connection: Connection) -> list[Undecided]:
     lines = []
     for row in rows:
         left = row.producer_group is not None and row.connection is None
-        deciding = None if left or row.deciding is None else float(row.deciding)
         line = Undecided(
             txn_id=row.id,
             owner=row.owner,
@@ -74,8 +70,7 @@ def all_undecided(connection: Connection) -> list[Undecided]:
             declared_at=row.declared_at,
             timeout_at=row.timeout_at,
             age_seconds=float(row.age),
-            state="left" if left else "open" if deciding is None else "deciding",
-            deciding_seconds=deciding,
+            state="left" if left else "open",
             posted=row.posted_now,
             retired=row.retired_now,
             producer_group=row.producer_group,

@@ -22,7 +22,7 @@ from coordinator.commands.administration import (
 )
 
 _COLUMNS = (
-    *("txn_id", "age_seconds", "state", "deciding_seconds", "owner", "posted", "retired", "instance_id", "timeout_at"),
+    *("txn_id", "age_seconds", "state", "owner", "posted", "retired", "instance_id", "timeout_at"),
     *("producer_group", "checks", "next_check_at", "waits_seconds"),
 )
 
@@ -48,9 +48,7 @@ def read_txn_id(value: str, name: str = "TXN-ID", others: str = "") -> UUID:
 def transactions(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """List the undecided transactions, oldest first: age, owner, for how long one waits for a checker, and for how long
-    the decision of one that is deciding has waited for the store.
-    """
+    """List the undecided transactions, oldest first: age, owner, and for how long one waits for a checker."""
     from store import undecided
 
     with store(config, database_url, data_dir) as connection:

@@ -32,7 +32,7 @@ test:
 test-all: override ARGS += --night
 test-all: test
 
-#: make test-quick  unit tests, and the rules beside their model in one process: no service
+#: make test-quick  unit tests, and the rules beside their model in one process: no Java, no service
 test-quick:
 	@.ci/bootstrap check
 	$(BIN)/python -m pytest tests/unit tests/model/test_in_process.py $(ARGS)

@@ -11,7 +11,7 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from store import migrations
+from store import migrations, partitions
 from store.database import connected
 from store.errors import SchemaMismatch
 from store.tables import SCHEMA, metadata
@@ -123,6 +123,17 @@ def test_head_is_the_newest_revision(database_url: str) -> None:
     assert script.get_heads() == [migrations.HEAD]
     revisions = [revision.revision for revision in script.walk_revisions()]
     assert revisions == sorted(revisions, reverse=True), "revisions are numbered: the greater is the newer"
+
+
+@pytest.mark.rule("S10")
+def test_every_table_has_a_key_by_which_a_publication_names_its_rows(database_url: str) -> None:
+    """Else PostgreSQL refuses to change or delete a row there while a publication is of all tables."""
+    keyless = """select c.oid::regclass::text from pg_class c
+                  where c.relnamespace = 'coordinator'::regnamespace and c.relkind in ('r', 'p')
+                    and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)"""
+    with connected(database_url) as connection:
+        assert partitions.existing(connection)["half"], "the partitions are looked at, too"
+        assert connection.scalars(text(keyless)).all() == []
 
 
 def test_no_store_says_what_to_run(empty_database_url: str) -> None:

@@ -370,6 +370,15 @@ inbox = Table(
 )
 Index("inbox_taken_at_idx", inbox.c.taken_at)
 
+inbox_owner = Table(
+    "inbox_owner",
+    metadata,
+    # The role of the database that has this name of a consumer in the inbox: the first that used it, or the one that it
+    # was granted to. Its members have the name, too. By name, which a dump keeps.
+    Column("consumer", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+)
+
 outbox = Table(
     "outbox",
     metadata,
@@ -1188,6 +1197,9 @@ end $$""",
     f"""
 create function {SCHEMA}.first_time(consumer text, message_id text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  asking constant text := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  belongs text;
 begin
   if coalesce(octet_length($1), 0) not between 1 and 1000 then
     raise exception 'coordinator.first_time: expected a consumer of 1 to 1000 octets, not %',
@@ -1196,6 +1208,17 @@ begin
   if coalesce(octet_length($2), 0) not between 1 and 1000 then
     raise exception 'coordinator.first_time: expected a message-id of 1 to 1000 octets, not %',
       coalesce(octet_length($2) || ' octets', 'null') using errcode = 'invalid_parameter_value';
+  end if;
+  select o.owner into belongs from {SCHEMA}.inbox_owner o where o.consumer = $1;
+  if not found then
+    insert into {SCHEMA}.inbox_owner (consumer, owner) values ($1, asking) on conflict do nothing;
+    select o.owner into belongs from {SCHEMA}.inbox_owner o where o.consumer = $1;
+  end if;
+  if belongs <> asking and not exists (
+    select from pg_roles r where r.rolname = belongs and pg_has_role(asking, r.oid, 'member')) then
+    raise exception 'coordinator.first_time: the consumer "%" belongs to the role "%", and "%" is no member of it',
+      left($1, 100), belongs, asking using errcode = '{_outbox.OTHERS}',
+      hint = 'Ask with another name, or have this one granted: coordinator grant-sql ROLE --inbox NAME';
   end if;
   insert into {SCHEMA}.inbox (consumer, message_id) values ($1, $2) on conflict do nothing;
   return found;

@@ -41,6 +41,31 @@ _LOCKS = (
         "exists (select from coordinator.lock l where l.name = 'notice' for update skip locked)",
     ),
 )
+#: What is put before it, and a piece of the function that asks the inbox.
+_INBOX = (
+    (
+        """declare
+  asking constant text := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  belongs text;
+""",
+        "begin\n  if coalesce(octet_length($1), 0)",
+    ),
+    (
+        """  select o.owner into belongs from coordinator.inbox_owner o where o.consumer = $1;
+  if not found then
+    insert into coordinator.inbox_owner (consumer, owner) values ($1, asking) on conflict do nothing;
+    select o.owner into belongs from coordinator.inbox_owner o where o.consumer = $1;
+  end if;
+  if belongs <> asking and not exists (
+    select from pg_roles r where r.rolname = belongs and pg_has_role(asking, r.oid, 'member')) then
+    raise exception 'coordinator.first_time: the consumer "%" belongs to the role "%", and "%" is no member of it',
+      left($1, 100), belongs, asking using errcode = 'CO011',
+      hint = 'Ask with another name, or have this one granted: coordinator grant-sql ROLE --inbox NAME';
+  end if;
+""",
+        "  insert into coordinator.inbox (consumer, message_id)",
+    ),
+)
 _RIGHTS = """      execute format('grant %s on coordinator.%I to %s', privilege, leaf, role);
     end loop;
 """
@@ -76,9 +101,20 @@ def upgrade() -> None:
     _replace("make_day(date)", _RIGHTS, _RIGHTS + _NO_TRUNCATE)
     for table in _halves_and_ops():
         op.execute(_TRIGGER.format(table))
+    op.create_table(
+        "inbox_owner",
+        sa.Column("consumer", sa.Text, primary_key=True),
+        sa.Column("owner", sa.Text, nullable=False),
+        schema=SCHEMA,
+    )
+    for added, before in _INBOX:
+        _replace("first_time(text, text)", before, added + before)
 
 
 def downgrade() -> None:
+    for added, before in reversed(_INBOX):
+        _replace("first_time(text, text)", added + before, before)
+    op.drop_table("inbox_owner", schema=SCHEMA)
     for table in _halves_and_ops():
         op.execute(f"drop trigger not_truncated on {table}")
     _replace("make_day(date)", _RIGHTS + _NO_TRUNCATE, _RIGHTS)

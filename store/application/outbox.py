@@ -37,6 +37,8 @@ NO_ADDRESS = "CO006"
 NOT_TAKEN = "CO007"
 #: The store has no partition for today: no service has run for two weeks.
 NO_DAY = "CO010"
+#: The consumer's name in the inbox is another role's.
+OTHERS = "CO011"
 #: At the commit: the address was removed after the post.
 ADDRESS_GONE = "CO003"
 

@@ -40,9 +40,21 @@ def test_a_dump_comes_back_whole(
     dump = tmp_path / "dump"
     found = programs._programs_found()
     tools = found[max(found)]
-    made = [tools / "pg_dump", "--format=custom", "--schema=coordinator", f"--file={dump}", database_url]
+    made: list[str | Path] = [
+        tools / "pg_dump",
+        "--format=custom",
+        "--schema=coordinator",
+        f"--file={dump}",
+        database_url,
+    ]
     subprocess.run(made, check=True)
     for step in steps:
-        restored = [tools / "pg_restore", "--exit-on-error", *step.split(), f"--dbname={empty_database_url}", dump]
+        restored: list[str | Path] = [
+            tools / "pg_restore",
+            "--exit-on-error",
+            *step.split(),
+            f"--dbname={empty_database_url}",
+            dump,
+        ]
         subprocess.run(restored, check=True)
     assert _rows(empty_database_url) == _rows(database_url)

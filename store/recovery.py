@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
-from store import channels, removal
+from store import channels, locks, removal
 from store.backend import NAME
 from store.errors import StoreUnavailable, boundary
 from store.ids import OUTBOX, UuidV7
@@ -52,8 +52,6 @@ from store.tables import (
 #: An instance whose heartbeat stands still for longer, while the database answers, is dead, on whatever machine.
 STALE_SECONDS = 10.0
 
-_LOCK = 0x636F6F72_72656376  # "coorrecv"
-_SLOTS_LOCK = 0x636F6F72_736C6F74  # "coorslot"
 _TERMINATE_MS = 5000
 
 
@@ -109,7 +107,7 @@ def register(connection: Connection, version: str) -> Registration:
     """
     with boundary():
         # One process at a time, for a moment: two would choose the same slot.
-        connection.execute(select(func.pg_advisory_xact_lock(_SLOTS_LOCK)))
+        locks.take(connection, "slots")
         taken = set(connection.scalars(select(instance.c.slot).where(instance.c.ended_at.is_(None))))
         slot = next((each for each in range(OUTBOX) if each not in taken), None)
         if slot is None:
@@ -141,7 +139,7 @@ def register(connection: Connection, version: str) -> Registration:
 def end(connection: Connection, instance_id: int) -> GivenUp:
     """This instance stops: mark its row as ended, and give up what it has left as if it were dead; commits."""
     with boundary():
-        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        locks.take(connection, "giving up")
         _end_instances(connection, (instance_id,))
         # Its consumers have given back what they had: no entry left in its ranges was sent without being counted.
         held = update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0)
@@ -158,7 +156,7 @@ def recover(connection: Connection) -> GivenUp:
     :raises Contended: the other takes longer than the connection waits for a lock.
     """
     with boundary():
-        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        locks.take(connection, "giving up")
         return _clear(connection, _end_dead(connection, {}))
 
 
@@ -171,7 +169,7 @@ def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -
     with boundary():
         # One process at a time: entries that one gives back may be taken by an instance that the other does not see
         # yet.
-        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        locks.take(connection, "giving up")
         dead = _end_dead(connection, still)
         if dead:
             return _clear(connection, dead)

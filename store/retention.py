@@ -25,13 +25,14 @@ from datetime import UTC, date, datetime, timedelta
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.dialects import postgresql
 
+from store import locks
 from store.archive import days as archive
 from store.errors import Contended, boundary
 from store.ids import LONGEST_UNDECIDED, begin_of, id_at
 from store.partitions import existing, name_of, op_id_at
 from store.retention_leftovers import LOCK_TIMEOUT, forget_instances, forget_marks, remove_empty
 from store.retention_size import shortened
-from store.tables import PARTITIONS_LOCK, SCHEMA, address, retention, txn
+from store.tables import DROPPING, SCHEMA, address, retention, txn
 
 #: A day is kept whole if more rows than these must stay.
 MOST_CARRIED_ROWS = 10_000
@@ -101,7 +102,8 @@ def _kept_since(connection: Connection, table: str) -> datetime | None:
 
 def drop_old(connection: Connection, policy: Policy) -> Dropped:
     """Drop what is old enough; commits, step by step. What cannot be locked at once is left for the next time."""
-    with boundary(), _alone(connection) as mine:
+    # one process at a time: several services may share the store
+    with boundary(), locks.over_commits(connection, "lock", "share update exclusive", at_once=True) as mine:
         if not mine:
             return Dropped()
         now = connection.scalar(select(func.now()))
@@ -126,34 +128,12 @@ def drop_old(connection: Connection, policy: Policy) -> Dropped:
 
 
 @contextmanager
-def _alone(connection: Connection) -> Iterator[bool]:
-    """One process at a time: several services may share the store."""
-    key = {"key": PARTITIONS_LOCK + 1}
-    mine = bool(connection.scalar(text("select pg_try_advisory_lock(:key)"), key))
-    connection.commit()
-    try:
-        yield mine
-    finally:
-        connection.rollback()
-        if mine:
-            connection.execute(text("select pg_advisory_unlock(:key)"), key)
-            connection.commit()
-
-
-@contextmanager
 def kept(connection: Connection) -> Iterator[None]:
     """A block in which what was consumed may be delivered again: nothing is dropped meanwhile. Waits for the end of a
     drop that is under way.
     """
-    key = {"key": PARTITIONS_LOCK + 1}
-    connection.execute(text("select pg_advisory_lock_shared(:key)"), key)
-    connection.commit()
-    try:
+    with locks.over_commits(connection, "lock", "share"):
         yield
-    finally:
-        connection.rollback()
-        connection.execute(text("select pg_advisory_unlock_shared(:key)"), key)
-        connection.commit()
 
 
 class _Work:
@@ -372,6 +352,7 @@ class _Work:
                     connection.execute(text(f"lock table {SCHEMA}.{name} in share mode"))
                     if archive.keys(connection, table, day) != self._copies[table, day].live:
                         raise Contended("a row came while the day was dropped")
+                connection.execute(text(f"set local {DROPPING} = 'on'"))
                 connection.execute(text(f"truncate {SCHEMA}.{name}"))
                 if after:
                     connection.execute(text(after))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import psycopg
-from sqlalchemy import Connection, Row, delete, func, select, text
+from sqlalchemy import Connection, Row, delete, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from store.errors import StoreError, boundary
@@ -25,8 +25,6 @@ from store.tables import SCHEMA, finding, run
 KEPT: Final = 30
 #: Findings that are read at a time.
 _PAGE: Final = 1_000
-#: Runs are stored one after the other.
-_LOCK: Final = 0x636F6F72_72756E73  # "coorruns"
 #: What a finding says; the other columns are its place.
 COLUMNS: Final = (
     *("kind", "severity", "txn_id", "half_id", "address", "consumer_group"),
@@ -126,7 +124,8 @@ def store(connection: Connection, of: Run, found: Iterable[Mapping[str, Any]], *
             )
         )
         counts = _stage(connection, found)
-        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        # runs are stored one after the other
+        connection.execute(text(f"lock table {SCHEMA}.run in share row exclusive mode"))
         number = _enter(connection, of, counts)
         _merge(connection, number, counts.total())
         old = select(run.c.id).where(_REPEATED).order_by(run.c.seen_at.desc(), run.c.id.desc()).offset(kept)

@@ -42,12 +42,11 @@ from store.application import message as _message
 from store.application import outbox as _outbox
 from store.channels import DECIDED, DUE, READY
 from store.ids import EPOCH_MS
+from store.locks import ROW_OF
 from store.schema import SCHEMA as SCHEMA
 
-#: Processes that make or drop partitions do so one after the other.
-PARTITIONS_LOCK = 0x636F6F72_70617274  # "coorpart"
-#: One instance at a time gives entries that are due their places.
-PROMOTION_LOCK = 0x636F6F72_70726F6D  # "coorprom"
+#: On: this SQL transaction is retention's, which truncates days that are dropped. A setting of the session.
+DROPPING = "coordinator.dropping"
 
 #: For so long no row of the audit can be deleted (S10).
 AUDIT_DAYS = 30
@@ -371,6 +370,15 @@ inbox = Table(
 )
 Index("inbox_taken_at_idx", inbox.c.taken_at)
 
+inbox_owner = Table(
+    "inbox_owner",
+    metadata,
+    # The role of the database that has this name of a consumer in the inbox: the first that used it, or the one that it
+    # was granted to. Its members have the name, too. By name, which a dump keeps.
+    Column("consumer", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+)
+
 outbox = Table(
     "outbox",
     metadata,
@@ -532,6 +540,13 @@ heartbeat = Table(
     Column("commit_refused_with", Text),
     # How far the instance's clock is ahead of the database's; below 0: behind. Null as above, and in the first beat.
     Column("clock_ahead_seconds", REAL),
+)
+
+lock = Table(
+    "lock",
+    metadata,
+    # Who has locked a row does what its name says, alone (store/locks.py).
+    Column("name", Text, primary_key=True),
 )
 
 batch_mark = Table(
@@ -708,12 +723,14 @@ permission = Table(
     "permission",
     metadata,
     # What a user may do, or all with a role (S3). No index says that each is there once: a pattern may be too long.
+    # Its id is there for replication, which takes back no row of a table without a key.
     Column("user_name", Text, ForeignKey(user_account.c.name, ondelete="CASCADE")),
     Column("role", Text),
     Column("verb", Text, nullable=False),
     # A name, or its beginning and a *.
     Column("pattern", Text, nullable=False),
     Column("granted_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
     CheckConstraint("num_nonnulls(user_name, role) = 1", name="grantee"),
     CheckConstraint("verb in ('send', 'receive', 'browse', 'create', 'check', 'manage')", name="verb"),
     # an address, :: and a group
@@ -748,17 +765,32 @@ audit = Table(
 )
 Index("audit_at_idx", audit.c.at)
 
-#: In PL/pgSQL: who may use the table ``parent`` may use its partition ``leaf``.
-_RIGHTS_OF_PARENT = f"""for privilege, role in
+
+def _not_truncated(table: str) -> str:
+    return (
+        f"create trigger not_truncated before truncate on {SCHEMA}.{table} for each statement"
+        f" when (current_setting('{DROPPING}', true) is distinct from 'on') execute function {SCHEMA}.append_only()"
+    )
+
+
+def _quoted(statement: str) -> str:
+    return "'" + statement.replace("'", "''") + "'"
+
+
+#: In PL/pgSQL: who may use the table ``parent`` may use its partition ``leaf``, and no one truncates that.
+_AS_PARENT = f"""for privilege, role in
       select a.privilege_type, case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
         from pg_class c cross join aclexplode(c.relacl) a
        where c.oid = to_regclass('{SCHEMA}.' || parent) and a.grantee <> c.relowner loop
       execute format('grant %s on {SCHEMA}.%I to %s', privilege, leaf, role);
-    end loop;"""
+    end loop;
+    execute format({_quoted(_not_truncated("%I"))}, leaf);"""
 
 
-def rights_of_parent(parent: str, leaf: str) -> str:
-    """SQL: who may use the table ``parent`` may use ``leaf``, a partition that ``make_day`` has not made."""
+def as_parent(parent: str, leaf: str) -> str:
+    """SQL: who may use the table ``parent`` may use ``leaf``, a partition that ``make_day`` has not made, and no one
+    truncates it.
+    """
     return f"""do $$
 declare
   parent text := '{parent}';
@@ -766,7 +798,7 @@ declare
   privilege text;
   role text;
 begin
-  {_RIGHTS_OF_PARENT}
+  {_AS_PARENT}
 end $$"""
 
 
@@ -816,6 +848,9 @@ create trigger half_append_only before update or delete on {SCHEMA}.half
     f"""
 create trigger op_append_only before update or delete on {SCHEMA}.op
   for each row execute function {SCHEMA}.append_only()""",
+    # PostgreSQL gives a partition no such trigger of its table: make_day does.
+    _not_truncated("half"),
+    _not_truncated("op"),
     # S10: a row that is old enough may be deleted, by retention.
     f"""
 create function {SCHEMA}.audit_append_only() returns trigger language plpgsql as $$
@@ -849,7 +884,7 @@ declare
   privilege text;
   role text;
 begin
-  perform pg_advisory_xact_lock({PARTITIONS_LOCK});
+  perform {ROW_OF["days"]} for update;
   foreach parent in array array['half', 'op'] loop
     leaf := parent || '_' || to_char(day, 'YYYYMMDD');
     continue when to_regclass('{SCHEMA}.' || leaf) is not null
@@ -860,7 +895,7 @@ begin
     execute format('create table {SCHEMA}.%I (like {SCHEMA}.%I including all)', leaf, parent);
     execute format('alter table {SCHEMA}.%I attach partition {SCHEMA}.%I for values from (%L) to (%L)',
                    parent, leaf, bounds[1], bounds[2]);
-    {_RIGHTS_OF_PARENT}
+    {_AS_PARENT}
     made := made || leaf;
   end loop;
   return made;
@@ -881,13 +916,13 @@ begin
 end $$""",
     # Whether this transaction may give entries that are due new ids from ``lowest`` on. 1: no other does now, and the
     # last one gave lower ids. Ids of more than a second before are let through: the clock was set back. 2: another does
-    # now, and has given none for ``stalled``, by ids; null waits for it. Any role can hold the lock. 0: it may not.
+    # now, and has given none for ``stalled``, by ids; null waits for it. 0: it may not.
     f"""
 create function {SCHEMA}.may_promote(lowest int8, stalled int8) returns int8 language plpgsql as $$
 declare
   last int8;
 begin
-  if not pg_try_advisory_xact_lock({PROMOTION_LOCK}) then
+  if not exists (select {ROW_OF["places"]} for update skip locked) then
     return case when lowest - (select p.last_value from {SCHEMA}.promoted p) > stalled then 2 else 0 end;
   end if;
   select p.last_value into last from {SCHEMA}.promoted p;
@@ -1051,7 +1086,7 @@ begin
         select from {SCHEMA}.entry e where e.group_id = r.group_id and e.id = r.entry_id for update) e;
   end if;
   since := clock_timestamp();
-  turn := not shared or pg_try_advisory_xact_lock({_outbox.TURN_LOCK});
+  turn := not shared or exists (select {ROW_OF["notice"]} for update skip locked);
   due := clock_timestamp();
   with added as (
     insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id, decided_at)
@@ -1160,6 +1195,9 @@ end $$""",
     f"""
 create function {SCHEMA}.first_time(consumer text, message_id text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  asking constant text := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  belongs text;
 begin
   if coalesce(octet_length($1), 0) not between 1 and 1000 then
     raise exception 'coordinator.first_time: expected a consumer of 1 to 1000 octets, not %',
@@ -1168,6 +1206,17 @@ begin
   if coalesce(octet_length($2), 0) not between 1 and 1000 then
     raise exception 'coordinator.first_time: expected a message-id of 1 to 1000 octets, not %',
       coalesce(octet_length($2) || ' octets', 'null') using errcode = 'invalid_parameter_value';
+  end if;
+  select o.owner into belongs from {SCHEMA}.inbox_owner o where o.consumer = $1;
+  if not found then
+    insert into {SCHEMA}.inbox_owner (consumer, owner) values ($1, asking) on conflict do nothing;
+    select o.owner into belongs from {SCHEMA}.inbox_owner o where o.consumer = $1;
+  end if;
+  if belongs <> asking and not exists (
+    select from pg_roles r where r.rolname = belongs and pg_has_role(asking, r.oid, 'member')) then
+    raise exception 'coordinator.first_time: the consumer "%" belongs to the role "%", and "%" is no member of it',
+      left($1, 100), belongs, asking using errcode = '{_outbox.OTHERS}',
+      hint = 'Ask with another name, or have this one granted: coordinator grant-sql ROLE --inbox NAME';
   end if;
   insert into {SCHEMA}.inbox (consumer, message_id) values ($1, $2) on conflict do nothing;
   return found;

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from alembic import op
-from store.tables import metadata
+from store.locks import NAMES
+from store.tables import lock, metadata
 
 revision = "0.1"
 down_revision = None
@@ -14,3 +15,4 @@ depends_on = None
 def upgrade() -> None:
     metadata.create_all(op.get_bind())
     op.execute("insert into coordinator.store_identity default values")
+    op.bulk_insert(lock, [{"name": name} for name in NAMES])

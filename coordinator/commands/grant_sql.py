@@ -10,6 +10,8 @@ from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Re
 
 #: octets of a role's name
 _LONGEST_NAME = 63
+#: octets of a consumer's name in the inbox
+_LONGEST_CONSUMER = 1000
 
 
 def role_name(option: str, text: str) -> str:
@@ -21,6 +23,14 @@ def role_name(option: str, text: str) -> str:
 
 def grant_sql(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="A role of the database, that of an application.")],
+    inbox: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A consumer's name in the inbox that belongs to ROLE, and its members, from now on; may be repeated. "
+            "Default: a name belongs to the role that asks with it first.",
+        ),
+    ] = None,
     reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
@@ -30,8 +40,10 @@ def grant_sql(
     views. It touches no table. It becomes a member of the role coordinator_application, which is made if it is missing.
     """
     role = role_name("ROLE", role)
+    if any(not 0 < len(name.encode()) <= _LONGEST_CONSUMER for name in inbox or ()):
+        fail(f"--inbox: expected 1 to {_LONGEST_CONSUMER} octets", 2)
     from store.application import rights
 
     with store(config, database_url, data_dir, reason) as connection:
-        rights.grant(connection, role)
+        rights.grant(connection, role, inbox or ())
     typer.echo(f"role {role} may use the store as an application")

@@ -11,7 +11,7 @@ def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: 
     """Bring the database's schema to this version. An embedded server is migrated at its start by itself."""
     url = database(config, database_url, data_dir)
     from coordinator.commands import held_up
-    from store import migrations, recovery
+    from store import migrations, partitions, recovery
     from store.database import connected
     from store.errors import StoreError
 
@@ -21,9 +21,10 @@ def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: 
             with connected(url, application_name=session) as connection:
                 before = migrations.current(connection)
             migrations.upgrade(url)
-            if before != migrations.REVISIONS[-1]:
-                with connected(url, application_name=session) as connection:
+            with connected(url, application_name=session) as connection:
+                if before != migrations.REVISIONS[-1]:
                     alive = connection.scalar(recovery.ALIVE)
+                partitions.make_ahead(connection)  # applications may post in SQL before the first service starts
     except StoreError as error:
         fail(str(error))
     if before == migrations.REVISIONS[-1]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from store.channels import DUE
 from store.commit.terms import LATEST_MS
+from store.locks import ROW_OF
 
 #: The largest message: what a service takes unless its settings say otherwise (``limits.max_message_size_bytes``).
 MOST_OCTETS = 100 << 20
@@ -25,9 +26,6 @@ MOST_OCTETS = 100 << 20
 #: :data:`store.commit.terms.LATEST` as PostgreSQL reads it. (What is to expire before 2000 does so in 2000: programs
 #: have no times before year 1.)
 _LATEST = "9999-12-30 00:00Z"
-
-#: An advisory lock: the transaction that has it gives the notice.
-TURN_LOCK = 0x636F6F72_6E6F7469  # "coornoti"
 
 #: Whether the SQL transaction may be one that is to be prepared.
 MAY_PREPARE = r"""case when octet_length(current_query()) < 10000
@@ -39,6 +37,8 @@ NO_ADDRESS = "CO006"
 NOT_TAKEN = "CO007"
 #: The store has no partition for today: no service has run for two weeks.
 NO_DAY = "CO010"
+#: The consumer's name in the inbox is another role's.
+OTHERS = "CO011"
 #: At the commit: the address was removed after the post.
 ADDRESS_GONE = "CO003"
 
@@ -261,7 +261,7 @@ declare
   calls text;
 begin
 {put_off(f"{schema}.outbox o", f"{schema}.outbox_sent", "o.number = new.number")}
-  turn := pg_try_advisory_xact_lock({TURN_LOCK}) or {MAY_PREPARE};
+  turn := exists (select {ROW_OF["notice"]} for update skip locked) or {MAY_PREPARE};
   due := clock_timestamp();
   if exists (
     select from (select distinct o.address_id from {schema}.outbox o where o.xid = new.xid order by 1) used

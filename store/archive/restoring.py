@@ -10,6 +10,7 @@ from typing import Final
 import psycopg
 from sqlalchemy import Connection, text
 
+from store import locks
 from store.archive import days
 from store.archive.copies import FILES, ArchiveUnusable, check_files, file_of, folder_of, read_manifest, rows_in
 from store.archive.days import Copy
@@ -17,7 +18,7 @@ from store.database import LONGEST_WAIT
 from store.errors import boundary
 from store.ids import begin_of, id_at
 from store.partitions import name_of, op_id_at
-from store.tables import PARTITIONS_LOCK, SCHEMA, rights_of_parent
+from store.tables import SCHEMA, as_parent
 
 #: From the temporary tables ``restored_<file>`` into the partition. A row that is there still stays as it is.
 _INSERT: Final = {
@@ -95,12 +96,12 @@ def _make_partition(connection: Connection, copy: Copy) -> None:
     end = copy.day + timedelta(days=1)
     at = {"half": id_at, "op": op_id_at}[copy.table]
     name, parent = f"{SCHEMA}.{name_of(copy.table, copy.day)}", f"{SCHEMA}.{copy.table}"
-    connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": PARTITIONS_LOCK})
+    locks.take(connection, "days")
     if connection.scalar(text("select to_regclass(:name)"), {"name": name}) is None:
         connection.execute(text(f"create table {name} (like {parent} including all)"))
         low, high = at(begin_of(copy.day)), at(begin_of(end))
         connection.execute(
             text(f"alter table {parent} attach partition {name} for values from ('{low}') to ('{high}')")
         )
-        connection.exec_driver_sql(rights_of_parent(copy.table, name_of(copy.table, copy.day)).replace("%", "%%"))
+        connection.exec_driver_sql(as_parent(copy.table, name_of(copy.table, copy.day)).replace("%", "%%"))
     connection.commit()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from sqlalchemy import Connection, text
 
-from store import retention
+from store import locks, retention
 from store.archive import days
 from store.archive.copies import (
     FILES,
@@ -35,7 +35,7 @@ from store.archive.copies import (
 )
 from store.errors import boundary
 from store.partitions import existing, name_of
-from store.tables import PARTITIONS_LOCK, SCHEMA
+from store.tables import SCHEMA
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,18 +89,10 @@ def alone(connection: Connection) -> Iterator[None]:
 
     :raises ArchiveUnusable: another does now.
     """
-    key = {"key": PARTITIONS_LOCK + 2}
-    with boundary():
-        mine = connection.scalar(text("select pg_try_advisory_lock(:key)"), key)
-        connection.commit()
+    with boundary(), locks.over_commits(connection, "archived_day", "share update exclusive", at_once=True) as mine:
         if not mine:
             raise ArchiveUnusable("another process writes the archive, or restores from it")
-        try:
-            yield
-        finally:
-            connection.rollback()
-            connection.execute(text("select pg_advisory_unlock(:key)"), key)
-            connection.commit()
+        yield
 
 
 def due(connection: Connection, policy: retention.Policy, before: date | None = None) -> list[tuple[str, date]]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from store import recovery
 from store.embedded.running import running_url
+from store.locks import ROW_OF
 from store.tables import SCHEMA
 from tests.fix_service import Service, running_service
 from tests.fix_wire import BeginAt, DialTo
@@ -98,7 +98,7 @@ def test_one_that_serves_before_the_dead_is_given_up_gets_its_messages(database_
             # as another service would post it: no entry of the dead one comes back
             other.execute(_POST_A_COPY.encode())
             other.commit()
-            other.execute("select pg_advisory_xact_lock(%s)", (recovery._LOCK,))
+            other.execute(f"select {ROW_OF['giving up']} for update".encode())
             service.restart()
             consumer = begin_at(service).receiver("orders")
             assert consumer.drain() == []

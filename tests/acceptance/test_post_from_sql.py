@@ -12,7 +12,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from store.embedded.running import running_url
-from store.tables import PROMOTION_LOCK
+from store.locks import ROW_OF
 from tests.fix_application import Application, post
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin, BeginAt
@@ -143,10 +143,10 @@ def test_many_in_one_transaction_come_in_order(
 def test_the_turn_of_another_that_does_nothing_with_it_is_passed_over(
     service: Service, begin: Begin, address: str, beside: Application
 ) -> None:
-    """A role of an application can hold the lock of the turn, as a process that is stopped can."""
+    """As a process that is stopped does."""
     consumer = begin().receiver(made(service, address), credit=1000)
     with psycopg.connect(running_url(service.data_dir)) as other:
-        other.execute(f"select pg_advisory_lock({PROMOTION_LOCK})".encode())
+        other.execute(f"select {ROW_OF['places']} for update".encode())
         beside.execute("select coordinator.post(%s, n::text) from generate_series(1, 500) n", [address])
         beside.commit()
         assert sorted(map(str, bodies(consumer, 500))) == sorted(str(number) for number in range(1, 501))

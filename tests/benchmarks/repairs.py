@@ -24,7 +24,7 @@ from store.embedded.server import EmbeddedServer
 from store.ids import id_at
 from store.migrations import upgrade
 from store.partitions import make_ahead, make_days
-from store.tables import SCHEMA
+from store.tables import DROPPING, SCHEMA
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -67,6 +67,7 @@ def fill(url: str, kind: str, many: int) -> int:
         make_days(made, sorted({since.date(), datetime.now(UTC).date()}))
     with psycopg.connect(url) as connection:
         tables = ", ".join(f"{SCHEMA}.{name}" for name in ("half", "op", "txn", "pending", "entry"))
+        connection.execute(f"set local {DROPPING} = 'on'".encode())
         connection.execute(f"truncate {tables}".encode())
         for statement in (_ADDRESS, _GROUP):
             connection.execute(statement.encode(), [since])

@@ -18,7 +18,7 @@ from store.archive import days, writing
 from store.archive.copies import FILES, ArchiveUnusable, folder_of, summed
 from store.errors import StoreUnavailable
 from store.ids import begin_of
-from store.tables import archived_day, entry, half
+from store.tables import DROPPING, archived_day, entry, half
 from tests.fix_archive import HALF, NAME, OLD, OP, TODAY, Old, changed, without_manifest
 
 pytestmark = pytest.mark.rule("R35")
@@ -180,6 +180,7 @@ def _other_row(old: Old, day: date) -> None:
     partition = f"coordinator.half_{day:%Y%m%d}"
     for statement in (
         f"create temporary table others as select * from {partition}",
+        f"set local {DROPPING} = 'on'",
         f"truncate {partition}",
         "update others set message = 'another' where message = 'm1'",
         "insert into coordinator.half select * from others",
@@ -252,7 +253,7 @@ def test_a_full_disk_leaves_nothing_that_looks_whole(old: Old) -> None:
 
 def test_one_process_at_a_time(old: Old, database_url: str) -> None:
     with psycopg.connect(database_url) as other:
-        other.execute("select pg_advisory_lock(%s)", (0x636F6F72_70617274 + 2,))
+        other.execute("lock table coordinator.archived_day in share update exclusive mode")
         with pytest.raises(ArchiveUnusable, match="another process writes the archive"):
             old.write()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import Connection
 from typer.testing import CliRunner
@@ -130,6 +132,19 @@ def test_migrate_says_what_it_did(command: Command, empty_database_url: str) -> 
     assert said == f"database schema is at {migrations.REVISIONS[-1]} now, was at none\n"
     said = command("migrate", "--database-url", empty_database_url).stdout
     assert said == f"database schema is at {migrations.REVISIONS[-1]} already\n"
+
+
+@pytest.mark.rule("X2")
+def test_applications_post_before_the_first_service_starts(command: Command, empty_database_url: str) -> None:
+    store = ("--database-url", empty_database_url)
+    for again in ("drop table coordinator.half_{}", ""):
+        assert command("migrate", *store).returncode == 0
+        command("address", "add", "orders", *store)
+        with psycopg.connect(empty_database_url) as application:
+            application.execute("select coordinator.post('orders', 'tea')")
+            application.commit()
+            # a store that no service has served for weeks, and that is at the newest schema already
+            application.execute(again.format(f"{datetime.now(UTC):%Y%m%d}").encode())
 
 
 def test_the_store_of_a_running_service_is_found_by_its_folder(

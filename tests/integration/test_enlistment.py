@@ -12,8 +12,8 @@ import pytest
 from psycopg import errors
 from sqlalchemy import Connection, insert, select, text
 
-from store.application.outbox import TURN_LOCK
 from store.channels import DUE
+from store.locks import ROW_OF
 from store.tables import HELD, entry, op, pending_retirement
 from tests.fix_application import Application
 from tests.fix_loop import PATIENCE
@@ -282,9 +282,9 @@ def test_of_several_that_commit_at_once_one_gives_the_notice(
     application: Application, rows: Rows, txn_id: UUID, database_url: str
 ) -> None:
     """PostgreSQL commits one transaction with a notice at a time."""
-    with psycopg.connect(database_url, autocommit=True) as service:
+    with psycopg.connect(database_url, autocommit=True) as service, psycopg.connect(database_url) as other:
         service.execute(f"listen {DUE}".encode())
-        service.execute("select pg_advisory_lock(%s)", [TURN_LOCK])
+        other.execute(f"select {ROW_OF['notice']} for update".encode())
         discharge(application, txn_id)
         application.commit()
         application.execute(f"notify {DUE}, 'the last'".encode())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 
 import psycopg
@@ -13,6 +15,9 @@ from sqlalchemy import Connection, text
 from coordinator.commands.maintenance import maintain
 from coordinator.settings import RetentionSettings, Settings
 from store import inbox
+from store.application import rights
+from store.application.outbox import OTHERS
+from store.database import connected
 
 pytestmark = pytest.mark.rule("X4")
 
@@ -129,3 +134,102 @@ def test_it_is_forgotten_after_its_time(database: Connection, database_url: str)
     settings = Settings(retention=RetentionSettings(hours=1, decisions_hours=1, inbox_hours=3.5))
     assert maintain(settings, database_url) == 0
     assert database.scalar(text("select count(*) from coordinator.inbox")) == 3
+
+
+class Applications:
+    """Sessions of roles of applications: "one" and "two" are members of "team", "other" is not."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._names = {name: f"inbox_{name}_{secrets.token_hex(4)}" for name in ("team", "one", "two", "other")}
+
+    def make(self) -> None:
+        with psycopg.connect(self._url, autocommit=True) as owner:
+            for name in self._names.values():
+                owner.execute(f"create role {name}".encode())
+            owner.execute("grant {team} to {one}, {two}".format(**self._names).encode())
+        for name in self._names:
+            self.grant(name)
+
+    def grant(self, name: str, *consumers: str) -> None:
+        with connected(self._url) as connection:
+            rights.grant(connection, self._names[name], consumers)
+
+    def ask(self, name: str, consumer: str, message_id: str, *, how: str = "session authorization") -> bool:
+        with psycopg.connect(self._url) as session:
+            session.execute(f"set {how} {self._names[name]}".encode())
+            return first_time(session, consumer, message_id)
+
+    def drop(self, *names: str) -> None:
+        with psycopg.connect(self._url, autocommit=True) as owner:
+            for name in names or self._names:
+                owner.execute(f"drop role if exists {self._names[name]}".encode())
+
+
+@pytest.fixture
+def applications(database_url: str) -> Iterator[Applications]:
+    made = Applications(database_url)
+    made.make()
+    yield made
+    made.drop()
+
+
+@pytest.mark.parametrize("how", ["session authorization", "role"])
+def test_a_name_is_for_the_role_that_used_it_first(applications: Applications, how: str) -> None:
+    """Else any role could make another's work count as done."""
+    assert applications.ask("one", "billing", "1", how=how)
+    for message_id in ("1", "2"):
+        with pytest.raises(psycopg.Error, match=r'the consumer "billing" belongs to the role "inbox_one') as refused:
+            applications.ask("other", "billing", message_id, how=how)
+        assert refused.value.sqlstate == OTHERS
+        assert "coordinator grant-sql ROLE --inbox NAME" in str(refused.value.diag.message_hint)
+    assert applications.ask("one", "billing", "2", how=how)
+    assert applications.ask("other", "shipping", "1", how=how)
+
+
+def test_a_name_that_was_granted_is_for_all_members_of_the_role(applications: Applications) -> None:
+    applications.grant("team", "billing", "shipping")
+    assert applications.ask("one", "billing", "1")
+    assert not applications.ask("two", "billing", "1")
+    assert applications.ask("team", "shipping", "1")
+    with pytest.raises(psycopg.Error, match="belongs to the role"):
+        applications.ask("other", "billing", "2")
+
+
+def test_a_name_is_handed_over(applications: Applications) -> None:
+    assert applications.ask("one", "billing", "1")
+    applications.grant("other", "billing")
+    assert not applications.ask("other", "billing", "1")
+    with pytest.raises(psycopg.Error, match="belongs to the role"):
+        applications.ask("one", "billing", "2")
+
+
+def test_the_name_of_a_role_that_is_gone_waits_for_a_grant(applications: Applications) -> None:
+    assert applications.ask("one", "billing", "1")
+    applications.drop("one")
+    with pytest.raises(psycopg.Error, match="belongs to the role"):
+        applications.ask("two", "billing", "1")
+    applications.grant("two", "billing")
+    assert not applications.ask("two", "billing", "1")
+
+
+def test_a_first_question_that_was_undone_leaves_the_name_to_others(
+    applications: Applications, database_url: str
+) -> None:
+    with psycopg.connect(database_url) as owner:
+        assert first_time(owner, "billing", "1")
+        owner.rollback()
+    assert applications.ask("one", "billing", "1")
+    with psycopg.connect(database_url) as owner:
+        assert not first_time(owner, "billing", "1"), "a superuser is a member of all roles"
+
+
+def test_after_its_first_use_a_name_costs_no_write(database_url: str) -> None:
+    with psycopg.connect(database_url) as application:
+        for number in range(3):
+            first_time(application, "a", str(number))
+            application.commit()
+        written = "select n_tup_ins, n_tup_upd from pg_stat_user_tables where relname = 'inbox_owner'"
+        application.execute("select pg_stat_force_next_flush()")
+        application.commit()
+        assert application.execute(written).fetchone() == (1, 0)

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from store import partitions
-from store.application.outbox import TURN_LOCK
 from store.database import connected
 from store.embedded.server import EmbeddedServer
 from store.ids import HalfIds, UuidV7
+from store.locks import ROW_OF
 from tests.fix_application import post
 from tests.fix_service import PATIENCE
 from tests.fix_store import Rows
@@ -69,7 +69,7 @@ def test_none_can_be_prepared_with_or_without_the_turn(own_server: tuple[Embedde
         store.execute("alter system set max_prepared_transactions = 5")
     server.stop()
     server.start()
-    with psycopg.connect(url) as own, psycopg.connect(url, autocommit=True) as other:
+    with psycopg.connect(url) as own, psycopg.connect(url) as other:
         for _ in range(2):
             for call, given in (
                 ("post(%s, 'tea')", "orders"),
@@ -80,4 +80,4 @@ def test_none_can_be_prepared_with_or_without_the_turn(own_server: tuple[Embedde
                 with pytest.raises(psycopg.Error, match=r"cannot PREPARE a transaction that has executed .*NOTIFY"):
                     own.execute("prepare transaction 'one'")
                 own.rollback()
-            other.execute("select pg_advisory_lock(%s)", [TURN_LOCK])
+            other.execute(f"select {ROW_OF['notice']} for update".encode())

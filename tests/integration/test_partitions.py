@@ -147,6 +147,22 @@ def test_what_is_locked_by_another_is_left_for_later(database: Connection, datab
     assert make_ahead(database, now=NOW + timedelta(days=1)).ahead == DAYS_AHEAD
 
 
+@pytest.mark.rule("S9", "H16")
+@pytest.mark.parametrize("table", ["half", "op"])
+@pytest.mark.parametrize("day", ["", "_20270227"])
+def test_the_owner_does_not_truncate_halves_and_ops_by_mistake(database: Connection, table: str, day: str) -> None:
+    """Retention does, of days that are dropped."""
+    make_ahead(database, now=NOW)
+    add = {"half": _half, "op": _op}[table]
+    add(database, NOW)
+    database.commit()
+    for rest in ("", " cascade"):
+        with pytest.raises(AppendOnly), boundary():
+            database.execute(text(f"truncate coordinator.{table}{day}{rest}"))
+        database.rollback()
+    assert database.scalar(text(f"select count(*) from coordinator.{table}")) == 1
+
+
 @pytest.mark.rule("H5")
 def test_decisions_are_looked_up_in_the_partitions_of_their_days_alone(database: Connection) -> None:
     """Of others the plan has nothing to begin with, as bounds of the ids are parameters."""

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from store.locks import ROW_OF
 from store.questions.schedule import PROMOTE
-from store.tables import PROMOTION_LOCK
 from tests.fix_application import Application, post
 from tests.fix_store import Rows
 
@@ -66,16 +66,14 @@ def test_one_instance_at_a_time_and_with_ids_above_the_last(
 def test_one_that_has_the_turn_and_gives_no_place_is_passed_over(
     application: Application, other: Application, rows: Rows
 ) -> None:
-    """Any role that may connect can hold the lock."""
+    """As a process that is stopped does."""
     rows.queue("orders")
     for number in range(8):
         post(application, "orders", str(number))
     application.commit()
     assert promote(application, LATER) == 2
     application.commit()
-    application.execute("create role application_of_locks")
-    application.execute("set local role application_of_locks")
-    application.execute(f"select pg_advisory_lock({PROMOTION_LOCK})".encode())
+    application.execute(f"select {ROW_OF['places']} for update".encode())
     assert promote(other, LATER + 2 * SECOND) == 0
     assert promote(other, LATER + 2 * SECOND, stalled=2) == 0
     assert promote(other, LATER + 3 * SECOND, stalled=2) == 2

@@ -5,20 +5,44 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
+from datetime import date, datetime, timedelta
 
 import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from store import recovery
+from store import locks, recovery
+from store.application import rights
 from store.database import Patience, connected
-from store.errors import Contended, StoreUnavailable
+from store.errors import Contended, StoreUnavailable, boundary
+from store.locks import NAMES, ROW_OF
+from store.partitions import make_days
 from store.processes import gone, machine, start_ticks
 from store.recovery import GivenUp
+from store.retention import Dropped, Policy, drop_old
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
+
+#: The advisory locks of earlier versions: "coorslot", "coorrecv", "coorpart" and the two after it, "coorprom",
+#: "coornoti".
+_ONCE = [int.from_bytes(name) for name in (b"coorslot", b"coorrecv", b"coorpart", b"coorparu", b"coorparv")]
+_ONCE += [int.from_bytes(name) for name in (b"coorprom", b"coornoti")]
+
+
+@pytest.fixture
+def application(database: Connection) -> Iterator[Connection]:
+    """A session with the rights of a role that posts in SQL."""
+    database.execute(text("create role application_of_locks"))
+    rights.grant(database, "application_of_locks")
+    database.execute(text("set session authorization application_of_locks"))
+    database.commit()
+    yield database
+    database.rollback()
+    database.execute(text("reset session authorization"))
+    database.execute(text("drop role application_of_locks"))
+    database.commit()
 
 
 def _give_up(connection: Connection, *silent: int) -> GivenUp:
@@ -281,7 +305,7 @@ def test_a_start_waits_for_another_that_gives_up_but_not_for_ever(
 ) -> None:
     left = rows.txn(rows.instance(ended_at=rows.now()))
     with psycopg.connect(database_url) as other:
-        other.execute("select pg_advisory_xact_lock(%s)", (recovery._LOCK,))
+        other.execute(f"select {ROW_OF['giving up']} for update".encode())
         with (
             connected(database_url, patience=Patience(lock_seconds=0.2)) as impatient,
             pytest.raises(Contended),
@@ -386,3 +410,38 @@ def test_two_that_find_the_same_one_dead_give_it_up_once(database: Connection, d
     assert sorted(each.leases for each in found) == [0, 0, 0, 20]
     assert set(rows.entries(group)) == {(0, 1, None)}
     assert [row.id for row in rows.ops()] == [txn_id]
+
+
+@pytest.mark.rule("S9")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_role_of_an_application_takes_no_lock_of_the_service(application: Connection, name: str) -> None:
+    with pytest.raises(StoreUnavailable, match="42501"), boundary():
+        locks.take(application, name)
+
+
+@pytest.mark.rule("S9")
+@pytest.mark.parametrize("mode", ["access share", "share", "share update exclusive"])
+@pytest.mark.parametrize("table", ["lock", "archived_day"])
+def test_a_role_of_an_application_locks_none_of_its_tables(application: Connection, table: str, mode: str) -> None:
+    with pytest.raises(StoreUnavailable, match="42501"), boundary():
+        application.execute(text(f"lock table coordinator.{table} in {mode} mode"))
+
+
+@pytest.mark.rule("S9", "X2")
+def test_locks_that_every_role_can_take_hold_up_no_service(database: Connection, database_url: str) -> None:
+    """PostgreSQL gives its advisory locks to all that may connect: what a service does by itself asks for none."""
+    taken = "select objid from pg_locks where locktype = 'advisory'"
+    asks = "select proname from pg_proc where pronamespace = 'coordinator'::regnamespace and prosrc ~ 'advisory'"
+    with psycopg.connect(database_url) as other:
+        for key in _ONCE:
+            other.execute("select pg_advisory_lock(%s)", [key])
+        with connected(database_url, patience=Patience(lock_seconds=1)) as service:
+            for _ in range(2):
+                registered = recovery.register(service, "1")
+            assert recovery.recover(service) == GivenUp()
+            assert recovery.give_up_dead(service, {}) == GivenUp()
+            recovery.end(service, registered.instance_id)
+            assert make_days(service, [date(2030, 1, 1)]) == ["half_20300101", "op_20300101"]
+            assert drop_old(service, Policy(messages=timedelta(hours=1), decisions=timedelta(hours=1))) != Dropped()
+            assert service.scalars(text(asks)).all() == []
+            assert len(service.scalars(text(taken)).all()) == len(_ONCE)

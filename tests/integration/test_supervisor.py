@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from store import recovery
 from store.embedded.running import running_url
 from store.embedded.server import EmbeddedServer
+from store.locks import ROW_OF
 from tests.fix_command import Command, Serve, Serving, alive, answers
 
 HEADER = b"AMQP\x00\x01\x00\x00"
@@ -323,7 +323,7 @@ def test_a_lock_that_another_holds_stops_neither_a_restart_nor_the_end(serve: Se
     place = service.listening()
     (pid,) = service.values("worker ready", "pid")
     with psycopg.connect(database_url) as other:
-        other.execute("select pg_advisory_xact_lock(%s)", (recovery._LOCK,))
+        other.execute(f"select {ROW_OF['giving up']} for update".encode())
         os.kill(pid, signal.SIGKILL)
         service.until("worker ready")
         assert answers(place) == HEADER

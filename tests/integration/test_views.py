@@ -14,7 +14,7 @@ from sqlalchemy import Connection, and_, case, delete, func, insert, select, tex
 
 from store import priorities, recovery
 from store.leases import held
-from store.tables import consumer_group, entry, group_read, op, removed_address, retention, txn
+from store.tables import DROPPING, consumer_group, entry, group_read, op, removed_address, retention, txn
 from tests.fix_command import Command
 from tests.fix_store import Rows
 from tests.plans import nodes
@@ -100,6 +100,7 @@ def test_a_message_goes_through_its_states(database: Connection, rows: Rows) -> 
     _end(database, rows, "accept", half_id, group)
     assert _states(database, half_id) == [("orders", "", "acked")]
     # Deleted: the day is dropped.
+    database.execute(text(f"set local {DROPPING} = 'on'"))
     database.execute(text("truncate coordinator.half"))
     database.commit()
     assert _states(database, half_id) == []

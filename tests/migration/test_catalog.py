@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from coordinator.commands.migrate import migrate
-from store import migrations
+from store import migrations, partitions
 from store.database import connected
 from store.errors import SchemaMismatch
 from store.partitions import make_days, op_id_at
@@ -185,6 +185,17 @@ def test_a_day_whose_removal_was_interrupted_is_removed_after_a_migration(
     with connected(database_url) as connection:
         assert not list(connection.scalars(interrupted))
         assert name in drop_old(connection, policy).removed
+
+
+@pytest.mark.rule("S10")
+def test_every_table_has_a_key_by_which_a_publication_names_its_rows(database_url: str) -> None:
+    """Else PostgreSQL refuses to change or delete a row there while a publication is of all tables."""
+    keyless = """select c.oid::regclass::text from pg_class c
+                  where c.relnamespace = 'coordinator'::regnamespace and c.relkind in ('r', 'p')
+                    and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary)"""
+    with connected(database_url) as connection:
+        assert partitions.existing(connection)["half"], "the partitions are looked at, too"
+        assert connection.scalars(text(keyless)).all() == []
 
 
 def test_no_store_says_what_to_run(empty_database_url: str) -> None:

@@ -232,7 +232,8 @@ class Checkable(Transaction):
             return
         retired, self.retired = self.retired, []
         if halves.entered and not halves.decided:
-            self._instance.commit.add(Left(self.id, [entry for entry in retired if entry in halves.held], self.owner))
+            held_there = [entry for entry in retired if entry in halves.held]
+            self._instance.commit.add(Left(self.id, held_there, self.owner, self.control))
         for entry in retired:
             if halves.decided or entry not in halves.held:
                 self._keep(entry)
@@ -371,7 +372,7 @@ class Checkable(Transaction):
         self._host.forget(self)
         if committed is None:
             # its own: what the connection goes on with does not wait with it
-            self._instance.commit.add(Left(self.id, list(self.halves.held), self))
+            self._instance.commit.add(Left(self.id, list(self.halves.held), self, self.control))
             for entry in self.retired:
                 if entry not in self.halves.held:
                     self._keep(entry)

@@ -40,7 +40,7 @@ class Answers(Protocol):
 
     @property
     def number(self) -> int:
-        """Of its connection, at this instance."""
+        """Of its connection, at this instance; 0: it is gone."""
 
     @property
     def user(self) -> str | None:

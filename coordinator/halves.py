@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coordinator.checkable import CheckTerms, OwnCheckTerms
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
+    from coordinator.transactions import Discharging
     from store.commit.batch import Batch
     from store.commit.checkable import Declared
     from store.commit.terms import Terms
@@ -316,16 +317,17 @@ class Left:
     ``held``: what it holds there. ``owner``: as of :class:`Overdue`.
     """
 
-    __slots__ = ("_held", "_txn_id", "owner")
+    __slots__ = ("_control", "_held", "_txn_id", "owner")
 
-    def __init__(self, txn_id: bytes, held: Sequence[Entry], owner: object) -> None:
+    def __init__(self, txn_id: bytes, held: Sequence[Entry], owner: object, control: Discharging) -> None:
         self._txn_id = txn_id
         self._held = held
+        self._control = control
         self.owner = owner
 
     def write(self, batch: Batch) -> None:
         rows = batch.check_back()
-        rows.orphaned.append(self._txn_id)
+        rows.orphaned[self._txn_id] = self._control.number
         if self._held:
             rows.let_go.append(self._txn_id)
 

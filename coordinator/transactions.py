@@ -75,7 +75,7 @@ class Discharging(Protocol):
 
     @property
     def number(self) -> int:
-        """Of its connection, at this instance."""
+        """Of its connection, at this instance; 0: it is gone."""
 
     @property
     def named(self) -> bytes:

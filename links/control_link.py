@@ -83,7 +83,7 @@ class ControlLink(Incoming):
 
     @property
     def number(self) -> int:
-        return self.connection.number
+        return self.connection.number if self.connection.open and not self.connection.closing else 0
 
     @property
     def user(self) -> str | None:

@@ -51,7 +51,6 @@ class Owner(Carrier, Protocol):
     """The connection whose sessions and links these are."""
 
     transport: engine.Pointer
-    closing: bool
     #: octets that the next turn reads at once
     read_room: int
 

@@ -47,6 +47,8 @@ class Carrier(Protocol):
     container: str
     peer: str
     open: bool
+    #: either side has closed it
+    closing: bool
     dirty: bool
     addresses_made: int
     #: how many links the peer posts on

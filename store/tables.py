@@ -437,7 +437,8 @@ txn = Table(
     Column("check_immunity_ms", Integer),
     Column("check_interval_ms", Integer),
     Column("most_checks", SmallInteger),
-    # The number, at its instance, of the connection that declared it; null: its control link is gone.
+    # The number, at its instance, of the connection that declared it; below 0: its control link is gone; null: so is
+    # the connection.
     Column("connection", BigInteger),
     # The first halves of a checkable one, in their order, that go to one queue with one group, without terms of
     # their own; all others have rows in pending. Written with the row; most such transactions need no other.

@@ -62,7 +62,7 @@ def all_undecided(connection: Connection) -> list[Undecided]:
         ).all()
     lines = []
     for row in rows:
-        left = row.producer_group is not None and row.connection is None
+        left = row.producer_group is not None and (row.connection is None or row.connection < 0)
         line = Undecided(
             txn_id=row.id,
             owner=row.owner,

@@ -83,15 +83,21 @@ class Settle(Decide):
 
 
 class Left(Post):
-    """Unit: the control link of the transaction is gone, or its time is over."""
+    """Unit: the control link of the transaction is gone, or its time is over. ``connection``: its number; 0: it is
+    gone, too.
+    """
 
-    def __init__(self, store: Store, txn_id: bytes, *, overdue: bool = False) -> None:
+    def __init__(self, store: Store, txn_id: bytes, *, connection: int = 0, overdue: bool = False) -> None:
         super().__init__(store, txn_id=txn_id)
+        self.connection = connection
         self.overdue = overdue
 
     def write(self, batch: Batch) -> None:
         rows = batch.check_back()
-        (rows.overdue if self.overdue else rows.orphaned).append(self.txn_id)
+        if self.overdue:
+            rows.overdue.append(self.txn_id)
+        else:
+            rows.orphaned[self.txn_id] = self.connection
 
 
 def post_halves(store: Store, count: int = 1, *, terms: Terms = PLAIN, together: bool = False) -> list[Half]:

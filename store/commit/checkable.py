@@ -113,7 +113,8 @@ class CheckableRows:
         #: those whose rows may be in the store already
         self.listed: dict[bytes, Declared] = {}
         self.enlisted: dict[bytes, None] = {}
-        self.orphaned: list[bytes] = []
+        #: with the number of the connection; 0: it is gone
+        self.orphaned: dict[bytes, int] = {}
         self.overdue: list[bytes] = []
         self.decided_ids: list[bytes] = []
         self.decisions: list[bytes] = []
@@ -230,7 +231,7 @@ def add_parts(rows: CheckableRows, names: list[str], parameters: list[bytes]) ->
     _add_posted(rows, names, parameters)
     for name, ids in (
         ("enlisted", list(rows.enlisted)),
-        ("orphaned", rows.orphaned),
+        ("orphaned", list(rows.orphaned)),
         ("overdue", rows.overdue),
         ("let_go", rows.let_go),
         ("owed", rows.owed),
@@ -238,6 +239,8 @@ def add_parts(rows: CheckableRows, names: list[str], parameters: list[bytes]) ->
         if ids:
             names.append(name)
             parameters.append(arrays.uuid(ids))
+        if name == "orphaned" and ids:
+            parameters.append(arrays.int8(list(rows.orphaned.values())))
     if rows.owed:
         names.append("taken")
     if rows.retired:

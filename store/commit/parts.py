@@ -217,9 +217,9 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     # Their control link is gone, or their time is over: from now on they are checked, once they are immune no longer.
     "orphaned": (
-        f"update {SCHEMA}.txn e set connection = null, next_check_at = {_DUE} "
-        "from unnest({0}) u(i) where e.id = any(array[u.i]) and e.instance_id = {me} returning 1",
-        ("uuid[]",),
+        f"update {SCHEMA}.txn e set connection = -nullif(u.c, 0), next_check_at = {_DUE} "
+        "from unnest({0}, {1}) u(i, c) where e.id = any(array[u.i]) and e.instance_id = {me} returning 1",
+        ("uuid[]", "int8[]"),
     ),
     "overdue": (
         f"update {SCHEMA}.txn e set next_check_at = {_DUE} "

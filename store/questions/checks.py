@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from store.asking import Queries, Row
     from store.errors import StoreError
 
-#: so long a transaction whose connection is open is left to the instance of that connection (H8)
+#: so long the first check of a transaction whose connection is open is left to the instance of that connection (H8)
 PREFERRED_SECONDS = 2
 #: what is written to be due at its time is seen within so long
 LATE_SECONDS = 60
@@ -45,7 +45,8 @@ class Due(NamedTuple):
     checks: int
     #: Unix time
     declared_ms: int
-    #: number of the connection at this instance that declared it; 0: it is gone, or at another instance
+    #: number of the connection at this instance that declared it, whose checker has the first check; 0: it is gone, or
+    #: at another instance, or this is a later check
     connection: int
     #: the first half, or without halves the first message that it has retired, and its address; 0 and ``''`` where
     #: there is none
@@ -119,7 +120,7 @@ TAKE = Query(
           select d.id from wanted w cross join lateral (
             select t.id from {SCHEMA}.txn t
              where {_UNCHECKED} and {_WITHIN}
-               and (t.connection is null or t.instance_id = $4::int4
+               and (t.connection is null or t.checks > 0 or t.instance_id = $4::int4
                     or t.next_check_at <= now() - interval '{PREFERRED_SECONDS} s')
              order by t.next_check_at limit w.most for no key update skip locked) d),
         taken as (
@@ -129,7 +130,7 @@ TAKE = Query(
           returning t.id, t.producer_group, t.checks + 1 as checks, t.declared_at, t.instance_id, t.connection,
                     t.next_check_at)
         select uuid_send(k.id), k.producer_group, k.checks::int4, (extract(epoch from k.declared_at) * 1000)::int8,
-               case when k.instance_id = $4::int4 then coalesce(k.connection, 0) else 0 end,
+               case when k.instance_id = $4::int4 and k.checks = 1 then coalesce(abs(k.connection), 0) else 0 end,
                coalesce(f.half_id, 0),
                {_NAME},
                (select count(*) from {SCHEMA}.pending_half p where p.txn_id = k.id),

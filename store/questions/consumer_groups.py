@@ -27,9 +27,8 @@ def _subscription(rows: list[Row]) -> tuple[int, str] | None:
     return (rows[0][0], rows[0][1]) if rows else None
 
 
-def _count(rows: list[Row]) -> int:
-    count: int = rows[0][0]
-    return count
+def _dropped(rows: list[Row]) -> tuple[int, bool]:
+    return rows[0][0], rows[0][1]
 
 
 def _says(rows: list[Row]) -> bool:
@@ -107,7 +106,8 @@ REMEMBER = Query(
     must=True,
 )
 
-#: op id, group, instance: deletes a thousand of the entries that a removed group leaves behind. Returns how many
+#: op id, group, instance: deletes a thousand of the entries that a removed group leaves behind, and passes over those
+#: that others lock, as a batch that returns deliveries. Returns how many, and whether any are left
 DROP_ENTRIES = Query(
     b"drop_entries",
     f"""with removed as (
@@ -119,13 +119,16 @@ DROP_ENTRIES = Query(
         dropped as (
           delete from {SCHEMA}.entry e using picked p
            where e.group_id = any(array[p.group_id]) and e.id = p.id
-          returning e.half_id, e.group_id),
+          returning e.half_id, e.group_id, e.id),
         decided as (
           insert into {SCHEMA}.op (id, decision, reason, half_ids, group_ids, instance_id)
           select $1::uuid, 'purge', '{REMOVED}', array_agg(half_id), array_agg(group_id), $3::int4 from dropped
           having count(*) > 0)
-        select count(*) from dropped""",
-    _count,
+        select count(*), exists (
+                 select from removed r join {SCHEMA}.entry e on e.group_id = any(array[r.id])
+                  where not exists (select from dropped d where d.id = e.id))
+          from dropped""",
+    _dropped,
     again=False,
 )
 
@@ -194,7 +197,9 @@ def remember(asked: Queries, group: int) -> None:
 
 
 def drop_entries(
-    asked: Queries, op: bytes, group: int, instance: int, dropped: Callable[[int | StoreError], None]
+    asked: Queries, op: bytes, group: int, instance: int, dropped: Callable[[tuple[int, bool] | StoreError], None]
 ) -> None:
-    """Delete a thousand of the entries that a removed group leaves behind, with one op. Returns how many."""
+    """Delete a thousand of the entries that a removed group leaves behind, with one op. ``dropped`` is called with how
+    many, and whether any are left; where it is none, others have locked them: ask again later.
+    """
     asked.ask(DROP_ENTRIES, [op, int4(group), int4(instance)], dropped)

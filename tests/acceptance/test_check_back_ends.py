@@ -149,6 +149,32 @@ def test_past_its_timeout_its_own_connection_is_asked(
         assert stranger.drain() == []
 
 
+@pytest.mark.rule("H7", "H8")
+def test_after_its_control_link_is_closed_its_own_connection_is_asked_first(
+    dial_to: DialTo, address: str, ask: Ask
+) -> None:
+    """Not the checkers of its worker's other connections, nor those of another worker. These are asked next, if it has
+    given no answer.
+    """
+    others = [begin_at_worker(dial_to, worker, f"other-{number}-{address}") for number, worker in enumerate((0, 0, 1))]
+    strangers = [other.receiver(f"$check/{address}", credit=20) for other in others]
+    session = begin_at_worker(dial_to, 0, f"own-{address}")
+    checker, sender = session.receiver(f"$check/{address}", credit=20), session.sender(address)
+    for _ in range(8):
+        control = in_group(session, address, check_interval_ms=UInt(3_600_000))
+        txn = control.declare()
+        accept(sender, b"1", txn)
+        session.send(Detach(handle=control.handle, closed=True))
+        assert check_id(checker.take()) == txn
+    ask("update coordinator.txn set next_check_at = now() where producer_group = %s returning id", address)
+    deadline = time.monotonic() + PATIENCE
+    again: list[Delivery] = []
+    while not again:
+        assert time.monotonic() < deadline
+        again = [check for stranger in strangers for check in stranger.drain(20)]
+    assert {told_by(check)["x-opt-check-count"] for check in again} == {2}
+
+
 @pytest.mark.rule("H8", "H9")
 def test_checkers_at_two_instances(dial_to: DialTo, address: str, ask: Ask) -> None:
     """Of transactions left at either each is checked once at a time, by whichever checker."""

@@ -145,3 +145,28 @@ def test_a_worker_is_killed_beside_a_commit(
         assert (len(ask(ADDRESSES, held)), ended) == (1, [])
     assert ended == [None]
     _wait(lambda: not ask(ADDRESSES, held) and not ask(WITHOUT_GROUP))
+
+
+@pytest.mark.rule("D5")
+def test_nothing_is_left_of_a_dynamic_node_whose_entries_are_locked(
+    service: Service, dial_to: DialTo, ask: Ask
+) -> None:
+    """As they are while a batch returns the deliveries that its client has in hand."""
+    session = begin(dial_to, 0, "c")
+    owner, dynamic = _dynamic(session)
+    sender = session.sender(dynamic)
+    for body in (b"1", b"2"):
+        assert sender.outcome(data(body)) == Accepted()
+    owner.credit(1)
+    owner.take()
+    with psycopg.connect(running_url(service.data_dir)) as batch:
+        locked = """select from coordinator.entry e join coordinator.consumer_group g on g.id = e.group_id
+                      join coordinator.address a on a.id = g.address_id where a.name = %s order by e.id limit 1
+                       for update of e"""
+        assert batch.execute(locked, [dynamic]).rowcount == 1
+        halves = [half for (half,) in ask("select id from coordinator.half order by id desc limit 2")]
+        session.peer.close()
+        _wait(lambda: len(ask(WITHOUT_GROUP)) == 1)
+    _wait(lambda: not ask(WITHOUT_GROUP))
+    by_whom = "select count(*) from coordinator.op where decision = 'purge' and half_ids && %s and instance_id is null"
+    assert ask(by_whom, halves) == [(0,)], "the maintenance has swept it"

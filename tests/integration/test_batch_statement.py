@@ -269,7 +269,8 @@ def _batches() -> Iterator[batch.Batch]:
     rows.declare(bytes(15) + b"\4", checkable.Declared(b"client", 0, 1, b"shop", 1, 2, 3, 4), new=True)
     rows.declare(bytes(15) + b"\x09", checkable.Declared(b"client", 0, 1, b"shop", 1, 2, 3, 4))
     rows.enlist(bytes(15) + b"\5")
-    for listed_in in (rows.orphaned, rows.let_go, rows.owed, rows.overdue):
+    rows.orphaned[bytes(15) + b"\6"] = 0
+    for listed_in in (rows.let_go, rows.owed, rows.overdue):
         listed_in.append(bytes(15) + b"\6")
     for known in (rows.retired, rows.replaced):
         known[bytes(15) + b"\5", 1, 1] = checkable.Retired(b"accept", "", 0, "", b"", 0, "")

@@ -319,16 +319,19 @@ def test_entries_are_made_as_their_halves_say(store: Store, truth: Truth, commit
 
 @pytest.mark.rule("H7", "T13", "T14")
 def test_what_is_left_or_overdue_is_due_once_it_is_immune_no_longer(store: Store, truth: Truth) -> None:
-    left, overdue, foreign = (post_halves(store)[0].txn_id for _ in range(3))
+    left, gone, overdue, foreign = (post_halves(store)[0].txn_id for _ in range(4))
     truth.run(f"update {SCHEMA}.txn set declared_at = now()")
     truth.run(f"update {SCHEMA}.txn set instance_id = {ME + 1} where id = '{foreign.hex()}'")
-    store.add(Left(store, left), Left(store, overdue, overdue=True), Left(store, foreign))
+    store.add(
+        Left(store, left, connection=4), Left(store, gone), Left(store, overdue, overdue=True), Left(store, foreign)
+    )
     store.settle()
     rows = truth.rows(
         f"select id, connection, next_check_at - declared_at from {SCHEMA}.txn where check_immunity_ms = 6000"
     )
     found = {row[0].bytes: tuple(row[1:]) for row in rows}
-    assert found == {left: (None, timedelta(seconds=6)), overdue: (4, timedelta(seconds=6)), foreign: (4, None)}
+    immune = timedelta(seconds=6)
+    assert found == {left: (-4, immune), gone: (None, immune), overdue: (4, immune), foreign: (4, None)}
 
 
 @pytest.mark.rule("H2")

@@ -125,17 +125,18 @@ def since(rows: Rows, low: int) -> float:
 @pytest.mark.rule("H8")
 def test_an_open_connection_at_another_instance_is_preferred(asking: Asking, truth: Truth, rows: Rows) -> None:
     elsewhere = due(rows, seconds=-0.1, instance=OTHER, connection=4)
-    here = due(rows, seconds=-0.1, connection=5)
-    left = due(rows, seconds=-0.1, instance=OTHER)
-    answer = taken(asking, {GROUP: 9})
-    assert sorted(ids(answer)) == sorted([here, left])
-    assert {UUID(bytes=each.txn_id): each.connection for each in answer.due} == {here: 5, left: 0}
-    rows.connection.execute(
-        update(txn).where(txn.c.id == elsewhere).values(next_check_at=rows.now() - timedelta(seconds=PREFERRED_SECONDS))
-    )
+    left_there = due(rows, seconds=-0.1, instance=OTHER, connection=-4)
+    here, left_here = due(rows, seconds=-0.1, connection=5), due(rows, seconds=-0.1, connection=-5)
+    gone = due(rows, seconds=-0.1, instance=OTHER)
+    asked_before = due(rows, seconds=-0.1, connection=5, checks=1)
+    asked_there = due(rows, seconds=-0.1, instance=OTHER, connection=-4, checks=1)
+    found = {UUID(bytes=each.txn_id): each.connection for each in taken(asking, {GROUP: 9}).due}
+    assert found == {here: 5, left_here: 5, gone: 0, asked_before: 0, asked_there: 0}
+    late = rows.now() - timedelta(seconds=PREFERRED_SECONDS)
+    rows.connection.execute(update(txn).where(txn.c.id.in_([elsewhere, left_there])).values(next_check_at=late))
     rows.connection.commit()
-    (found,) = taken(asking, {GROUP: 9}).due
-    assert (UUID(bytes=found.txn_id), found.connection) == (elsewhere, 0)
+    found = {UUID(bytes=each.txn_id): each.connection for each in taken(asking, {GROUP: 9}).due}
+    assert found == {elsewhere: 0, left_there: 0}
 
 
 @pytest.mark.rule("H11")

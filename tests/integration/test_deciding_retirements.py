@@ -331,7 +331,7 @@ class Leave(Post):
 
     def write(self, batch: Batch) -> None:
         rows = batch.check_back()
-        rows.orphaned.append(self.txn_id)
+        rows.orphaned[self.txn_id] = 0
         rows.let_go.append(self.txn_id)
 
 

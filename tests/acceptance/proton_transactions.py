@@ -140,7 +140,7 @@ class Detaching(Retiring):
 
     def on_message(self, event: Event) -> None:
         self._had = event
-        event.receiver.detach()
+        self._receiver.detach()
 
     def on_link_remote_detach(self, event: Event) -> None:
         super().on_message(self._had)

@@ -11,7 +11,7 @@ import pytest
 from coordinator.memory import MOST_FAIR
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
-from tests.wire.frames import Accepted, Modified, Source, Target, TransactionalState, Transfer
+from tests.wire.frames import Accepted, Detach, Modified, Source, Target, TransactionalState, Transfer
 from tests.wire.links import Control, Delivery, Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Session
@@ -76,6 +76,11 @@ def _detach(_begin: Begin, _address: str, receiver: Receiver) -> None:
     receiver.detach(closed=False)
 
 
+def _detach_unseen(_begin: Begin, _address: str, receiver: Receiver) -> None:
+    """It does not wait for the answer."""
+    receiver.session.send(Detach(handle=receiver.handle, closed=False))
+
+
 _End = Callable[[Begin, str, Receiver], None]
 _ends = pytest.mark.parametrize(
     "end",
@@ -89,6 +94,7 @@ _ends = pytest.mark.parametrize(
         _see_then_end_session,
         _close,
         _detach,
+        _detach_unseen,
     ],
 )
 

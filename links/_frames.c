@@ -38,9 +38,16 @@ static size_t uint_at(const uint8_t *at, const uint8_t *end) {
     return size <= (size_t)(end - at) ? size : 0;
 }
 
-struct handle {
-    const uint8_t *octets; /* NULL: of a disposition */
-    size_t size;
+/* Of a uint with its constructor, which has so many octets. */
+static uint32_t uint_of(const uint8_t *at, size_t size) {
+    return size == 1 ? 0 : size == 2 ? at[1] : u32(at + 1);
+}
+
+/* What a plain frame is about: a delivery of the peer's, or those that a disposition names. */
+struct about {
+    const uint8_t *handle; /* NULL: of a disposition */
+    size_t handle_size;
+    uint32_t first, last;
 };
 
 /* Whether a value is described by a symbol. */
@@ -48,19 +55,38 @@ static bool is_named(const uint8_t *at, const uint8_t *end) {
     return end - at >= 2 && at[0] == 0 && (at[1] == 0xa3 || at[1] == 0xb3);
 }
 
-/* Whether a disposition, from its field last on, has a state whose descriptor is a symbol, or a rejected with an error,
- * which may have one. */
-static bool has_named_state(const uint8_t *at, const uint8_t *end) {
-    size_t size = at < end && *at == 0x40 ? 1 : uint_at(at, end);
-    if (size == 0 || (size_t)(end - at) == size || at[size] < 0x40 || at[size] > 0x42) /* settled */
-        return false;
-    at += size + 1;
+/* Whether a state has a symbol for its descriptor, or is a rejected with an error, which may have one. */
+static bool is_named_state(const uint8_t *at, const uint8_t *end) {
     return is_named(at, end) || (end - at >= 4 && at[0] == 0 && at[1] == 0x53 && at[2] == 0x25 &&
                                  (at[3] == 0xc0 || at[3] == 0xd0));
 }
 
-/* Whether the frame at `at` is plain, as far as its own octets say, and of which handle. */
-static bool is_plain(const uint8_t *at, const uint8_t *end, struct handle *handle) {
+/* The same of a disposition by a receiver, from the first of its fields on. */
+static bool is_plain_disposition(const uint8_t *at, const uint8_t *end, uint8_t count, struct about *about) {
+    size_t size;
+    if (count < 2 || count > 6 || at == end || *at != 0x41 || (size = uint_at(at + 1, end)) == 0)
+        return false;
+    *about = (struct about){NULL, 0, uint_of(at + 1, size), uint_of(at + 1, size)};
+    at += 1 + size;
+    if (count == 2)
+        return true;
+    if (at < end && *at == 0x40) /* the last is the first */
+        at++;
+    else if ((size = uint_at(at, end)) == 0)
+        return false;
+    else {
+        about->last = uint_of(at, size);
+        at += size;
+    }
+    if (count == 3)
+        return true;
+    if (at == end || *at < 0x40 || *at > 0x42) /* settled */
+        return false;
+    return count == 4 || !is_named_state(at + 1, end);
+}
+
+/* Whether the frame at `at` is plain, as far as its own octets say, and what it is about. */
+static bool is_plain(const uint8_t *at, const uint8_t *end, struct about *about) {
     if (end - at < HEAD || at[4] != BARE || at[5] != 0 || at[8] != 0 || at[9] != 0x53)
         return false;
     uint8_t code = at[10];
@@ -73,24 +99,22 @@ static bool is_plain(const uint8_t *at, const uint8_t *end, struct handle *handl
         return false;
     uint8_t count = *at++;
     size_t size;
-    if (code == DISPOSITION) {
-        *handle = (struct handle){NULL, 0};
-        if (count < 2 || count > 6 || at == end || (*at != 0x41 && *at != 0x42) || (size = uint_at(at + 1, end)) == 0)
-            return false;
-        return !has_named_state(at + 1 + size, end);
-    }
+    if (code == DISPOSITION)
+        return is_plain_disposition(at, end, count, about);
     if (code != TRANSFER || count < 4 || count > 11 || (size = uint_at(at, end)) == 0)
         return false;
-    *handle = (struct handle){at, size};
+    about->handle = at;
+    about->handle_size = size;
     at += size;
     if ((size = uint_at(at, end)) == 0) /* the delivery-id */
         return false;
+    about->first = about->last = uint_of(at, size);
     at += size;
     if (end - at < 2 || at[0] != 0xa0 || at[1] > MOST_OF_A_TAG || end - at < 2 + at[1])
         return false;
     at += 2 + at[1];
     size = uint_at(at, end); /* the message-format */
-    if (size == 0 || (size == 2 && at[1] != 0) || (size == 5 && u32(at + 1) != 0))
+    if (size == 0 || uint_of(at, size) != 0)
         return false;
     at += size;
     if (count == 4)
@@ -119,67 +143,89 @@ static bool add(PyObject *owner, PyObject *name, Py_ssize_t more) {
     return done;
 }
 
-/* The channel of such a frame; a new reference. NULL without an error: there is none. */
-static PyObject *channel_of(PyObject *plain, const uint8_t *frame, const struct handle *handle) {
-    PyObject *key = handle->octets == NULL ? Py_BuildValue("(OO)", Py_None, Py_None)
-                                           : Py_BuildValue("(y#y#)", frame + 6, (Py_ssize_t)2, handle->octets,
-                                                           (Py_ssize_t)handle->size);
-    PyObject *channel = key == NULL ? NULL : PyDict_GetItemWithError(plain, key);
-    Py_XINCREF(channel);
-    Py_XDECREF(key);
-    return channel;
+/* Plain frames of one link, or dispositions of one session, one after the other. */
+struct run {
+    PyObject *channel; /* NULL: there is none */
+    const uint8_t *frame; /* the last of them, and what it is about */
+    struct about about;
+    Py_ssize_t transfers;
+    int64_t highest; /* delivery that its dispositions name; -1: none */
+};
+
+static bool is_of(const struct run *run, const uint8_t *frame, const struct about *about) {
+    return run->channel != NULL && memcmp(frame + 6, run->frame + 6, 2) == 0 &&
+           (about->handle == NULL) == (run->about.handle == NULL) && about->handle_size == run->about.handle_size &&
+           (about->handle == NULL || memcmp(about->handle, run->about.handle, about->handle_size) == 0);
 }
 
-static Py_ssize_t pass_plain(const uint8_t *octets, Py_ssize_t size, Py_ssize_t at, PyObject *plain) {
-    const uint8_t *end = octets + size, *before = NULL;
-    struct handle handle = {NULL, 0}, last = handle;
-    PyObject *channel = NULL;
-    Py_ssize_t count = 0;
-    while (at < size && is_plain(octets + at, end, &handle)) {
+/* What it has changed is told to its channel. Whether that was done. */
+static bool end_run(struct run *run, PyObject *told) {
+    if (run->channel == NULL)
+        return true;
+    bool done = add(run->channel, received_name, run->transfers);
+    if (done && run->highest >= 0) {
+        PyObject *highest = PyLong_FromLongLong(run->highest);
+        done = highest != NULL && PyDict_SetItem(told, run->channel, highest) == 0;
+        Py_XDECREF(highest);
+    }
+    Py_CLEAR(run->channel);
+    return done;
+}
+
+/* Whether the frame begins one: false without an error where it has no channel. */
+static bool begin_run(struct run *run, PyObject *plain, PyObject *told, const uint8_t *frame,
+                      const struct about *about) {
+    *run = (struct run){.frame = frame, .about = *about, .highest = -1};
+    PyObject *key = about->handle == NULL ? Py_BuildValue("(y#O)", frame + 6, (Py_ssize_t)2, Py_None)
+                                          : Py_BuildValue("(y#y#)", frame + 6, (Py_ssize_t)2, about->handle,
+                                                          (Py_ssize_t)about->handle_size);
+    run->channel = key == NULL ? NULL : PyDict_GetItemWithError(plain, key);
+    Py_XINCREF(run->channel);
+    Py_XDECREF(key);
+    if (run->channel == NULL || about->handle != NULL)
+        return run->channel != NULL;
+    PyObject *highest = PyDict_GetItemWithError(told, run->channel);
+    if (highest != NULL)
+        run->highest = PyLong_AsLongLong(highest);
+    return PyErr_Occurred() == NULL;
+}
+
+static Py_ssize_t pass_plain(const uint8_t *octets, Py_ssize_t size, Py_ssize_t at, PyObject *plain, PyObject *told) {
+    const uint8_t *end = octets + size;
+    struct run run = {NULL};
+    struct about about;
+    while (at < size && is_plain(octets + at, end, &about)) {
         const uint8_t *frame = octets + at;
         uint32_t octets_of_it = u32(frame);
         if (octets_of_it < EMPTY)
             break;
         /* nearly always the same link as of the frame before */
-        bool same = before != NULL && (handle.octets == NULL) == (last.octets == NULL) && handle.size == last.size &&
-                    (handle.octets == NULL || (memcmp(frame + 6, before + 6, 2) == 0 &&
-                                               memcmp(handle.octets, last.octets, handle.size) == 0));
-        if (!same) {
-            PyObject *other = channel_of(plain, frame, &handle);
-            if (other == NULL)
-                break;
-            if (channel != NULL && !add(channel, received_name, count)) {
-                Py_DECREF(channel);
-                Py_DECREF(other);
-                return -1;
-            }
-            Py_XDECREF(channel);
-            channel = other;
-            count = 0;
-        }
-        before = frame;
-        last = handle;
-        count++;
+        if (!is_of(&run, frame, &about) && !(end_run(&run, told) && begin_run(&run, plain, told, frame, &about)))
+            break;
+        if (about.handle != NULL)
+            run.transfers++;
+        else if ((Py_ssize_t)octets_of_it > size - at || about.first <= run.highest || about.last < about.first)
+            break;
+        else
+            run.highest = about.last;
         at += octets_of_it;
     }
-    if (channel != NULL) {
-        if (!PyErr_Occurred())
-            add(channel, received_name, count);
-        Py_DECREF(channel);
-    }
+    if (!PyErr_Occurred())
+        end_run(&run, told);
+    Py_XDECREF(run.channel);
     return PyErr_Occurred() ? -1 : at;
 }
 
 static PyObject *plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
-    if (count != 3 || !PyBytes_CheckExact(args[0]) || !PyDict_CheckExact(args[2]))
-        return PyErr_Format(PyExc_TypeError, "bytes, a place in them and a dict were expected");
+    if (count != 4 || !PyBytes_CheckExact(args[0]) || !PyDict_CheckExact(args[2]) || !PyDict_CheckExact(args[3]))
+        return PyErr_Format(PyExc_TypeError, "bytes, a place in them and two dicts were expected");
     Py_ssize_t at = PyLong_AsSsize_t(args[1]), size = PyBytes_GET_SIZE(args[0]);
     if (at < 0)
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "the place is below 0");
     const uint8_t *octets = (const uint8_t *)PyBytes_AS_STRING(args[0]);
     ASAN_POISON_MEMORY_REGION(octets + size, 1);
-    at = pass_plain(octets, size, at, args[2]);
+    at = pass_plain(octets, size, at, args[2], args[3]);
     ASAN_UNPOISON_MEMORY_REGION(octets + size, 1);
     return at < 0 ? NULL : PyLong_FromSsize_t(at);
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from coordinator.service import Service
     from links.endpoints import Endpoints
-    from links.frames import Key
+    from links.frames import Key, Told
     from links.output import Output
     from links.termini import Termini
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 #: the smallest max-frame-size (part 2, section 2.8.19)
 _SMALLEST_FRAME = 512
 _SECOND = 1
-_DISPOSITIONS: Key = (None, None)
 _TXN_ID = "txn-id"
 #: the place of the state in what may be a post, or a retirement
 _STATES = {TRANSFER: 7, DISPOSITION: 4}
@@ -65,24 +64,23 @@ class Carrier(Protocol):
 
 
 class Channels:
-    """Of one peer. ``plain``: the channel of each link whose next transfer may begin a delivery; and for dispositions
-    one that stands for all, while there is none that we have ended.
+    """Of one peer. ``plain``: the channel of each link whose next transfer may begin a delivery, and for dispositions
+    that of each session. ``told``: what dispositions have named that the engine has, and whose events are not handled.
     """
 
     __slots__ = (
-        "_asked", "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_ended", "_handle_max",
-        "_refused", "_renamed", "open_refused", "opened", "plain",
+        "_asked", "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_handle_max", "_refused",
+        "_renamed", "open_refused", "opened", "plain", "told",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier, handle_max: int) -> None:
         self._connection = connection
         self._handle_max = handle_max
         self._channels: dict[int, Channel] = {}
-        self.plain: dict[Key, Channel] = {_DISPOSITIONS: Channel(0)}
+        self.plain: dict[Key, Channel] = {}
+        self.told: Told = {}
         #: the peer gives descriptors as symbols: none of its frames is plain
         self._by_symbol = False
-        #: how many we have ended
-        self._ended = 0
         #: sessions and links that the engine has not reported yet, in their order
         self._beginning: deque[Channel] = deque()
         self._attaching: deque[End] = deque()
@@ -162,6 +160,8 @@ class Channels:
             return None
         if found.code == TRANSFER:
             return self._on_transfer(channel, found, octets)
+        if found.code == DISPOSITION:
+            return self._on_disposition(channel, found)
         if found.code == FLOW:
             return self._on_flow(number, channel, found)
         if found.code == DETACH:
@@ -197,6 +197,8 @@ class Channels:
         if found.number(0) is not None:  # the connection says what is wrong
             return None
         channel = self._channels[number] = Channel(found.number(1) or 0)
+        if not self._by_symbol:
+            self.plain[_of_dispositions(number)] = channel
         self._beginning.append(channel)
         # the engine takes no transfers before it has written the answer
         return partial(_write, self._connection)
@@ -256,6 +258,24 @@ class Channels:
         refusal = _of_delivery(end, found, begins)
         return None if refusal is None else Before(self._refuse_next, end, refusal)
 
+    def _on_disposition(self, channel: Channel, found: Performative) -> Act | None:
+        """Of two that name one delivery the engine tells of the last alone, and of a transfer as what its sender says
+        after it: events of what was named before are handled before it gets the next.
+        """
+        if found.value(0) is not True:
+            return Before(self.told.clear)
+        first = found.number(1) or 0
+        last = first if (said := found.number(2)) is None else said
+        if not self.told.get(channel, -1) < first <= last:
+            return Before(self._tell_anew, channel, last if first <= last else _IDS)
+        self.told[channel] = last
+        return None
+
+    def _tell_anew(self, channel: Channel, highest: int) -> None:
+        """``highest``: above all where the numbers begin anew."""
+        self.told.clear()
+        self.told[channel] = highest
+
     def _on_flow(self, number: int, channel: Channel, found: Performative) -> Act | None:
         asked, sent = found.value(9) is True, found.number(2) or 0
         if sent != channel.received % _IDS:  # part 2, section 2.5.6: what the peer says counts
@@ -280,9 +300,7 @@ class Channels:
         channel = self._channels.pop(number, None)
         if channel is not None:
             self._connection.output.amending.ended(number)
-            self._ended -= channel.ended
-            if not self._ended and not self._by_symbol:
-                self.plain[_DISPOSITIONS] = Channel(0)
+            self.plain.pop(_of_dispositions(number), None)
             for end in channel.links.values():
                 self._forget(channel, end)
                 self._leave(end)
@@ -316,8 +334,7 @@ class Channels:
         """End a session from our side, for the frame ``found`` (part 2, section 2.5.5). The connection goes on."""
         channel = self._channels[number]
         channel.ended = True
-        self._ended += 1
-        self.plain.pop(_DISPOSITIONS, None)
+        self.plain.pop(_of_dispositions(number), None)
         for end in channel.links.values():
             self._forget(channel, end)
         if channel.pointer is not None:
@@ -374,6 +391,10 @@ def _of_delivery(end: End, found: Performative, begins: bool) -> Refusal | None:
         text = "a transfer with the rcv-settle-mode second, on a link whose own is first"
         return Refusal(Condition.INVALID_FIELD, text)
     return None
+
+
+def _of_dispositions(number: int) -> Key:
+    return bytes(divmod(number, 256)), None
 
 
 def _said(name: str) -> str:

@@ -74,7 +74,7 @@ class Endpoints:
         #: dynamic addresses, which live as long as the connection at most, by the link that made them; by its identity
         #: once it is detached and not closed (part 3, section 3.5.10)
         self.dynamic: dict[engine.Pointer | Identity, Address] = {}
-        #: closed by both sides, of open sessions, the oldest first: with what they left undecided
+        #: detached or closed by both sides, of open sessions, the oldest first: with what they left undecided
         self._left: dict[engine.Pointer, Refused] = {}
 
     def on_event(self, kind: int, pointer: engine.Pointer) -> None:
@@ -201,7 +201,7 @@ class Endpoints:
             engine.link_close(pointer)
         else:
             engine.link_detach(pointer)
-        if closed and link is not None and link.undecided:
+        if link is not None and link.undecided:
             self._leave(link)
         else:
             engine.link_free(pointer)
@@ -213,7 +213,7 @@ class Endpoints:
         self.connection.mark()
 
     def _leave(self, link: Link) -> None:
-        """Let the engine keep a link that both sides have closed: it tells what the peer says of its deliveries (T26).
+        """Let the engine keep a link that its peer has detached: it tells what the peer says of its deliveries (T26).
         The first of them are those that an application has in hand; they, and those of links before it, may take a
         fair share of memory, or the first alone more.
         """

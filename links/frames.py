@@ -15,8 +15,10 @@ from store.compiled import compiled
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    #: The octets of a plain transfer that stand for its channel and its handle; of a disposition none.
-    Key = tuple[bytes | None, ...]
+    #: The octets of a plain frame that stand for its channel, and of a transfer those for its handle.
+    Key = tuple[bytes, bytes | None]
+    #: By channel: the highest delivery that its dispositions name.
+    Told = dict["Channel", int]
 
 
 class Channel(Protocol):
@@ -52,28 +54,46 @@ _COUNT = rb"(?:(\x04)|(\x05)|(\x06)|[\x07-\x0b])"
 #: the message-format 0; then settled, more=false and no rcv-settle-mode, as far as the count says that they are there
 _REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?(2)|[\x40-\x42](?(3)|[\x40\x42](?(4)|\x40(?!\x00[\xa3\xb3]))))"
 _HANDLE = rb"(\x43|\x52.|\x70....)"
-_TRANSFER = rb"(..)\x00\x53\x14(?:" + _FEW + rb"|" + _MANY + rb")" + _COUNT + _HANDLE + _UINT + _TAG + _REST
-#: of a disposition: a state whose descriptor is a symbol, or a rejected with an error, which may have one
-_NAMED = rb"(?!(?:\x40|" + _UINT + rb")[\x40-\x42]\x00(?:[\xa3\xb3]|\x53\x25[\xc0\xd0]))"
-_DISPOSITION = rb"..\x00\x53\x15(?:" + _FEW + rb"|" + _MANY + rb")[\x02-\x06][\x41\x42]" + _UINT + _NAMED
-_plain = re.compile(rb"....\x02\x00(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
+_TRANSFER = rb"\x14(?:" + _FEW + rb"|" + _MANY + rb")" + _COUNT + _HANDLE + _UINT + _TAG + _REST
+#: a state whose descriptor is a symbol, or a rejected with an error, which may have one
+_NAMED = rb"\x00(?:[\xa3\xb3]|\x53\x25[\xc0\xd0])"
+#: of a disposition by a receiver: its count, the first delivery and, as far as the count says that they are there, the
+#: last one, settled and the state
+_OF_MANY = rb"(?:(\x02)|(\x03)|(\x04)|[\x05\x06])\x41(" + _UINT + rb")"
+_TO_LAST = rb"(?(6)|(\x40|" + _UINT + rb")(?(7)|[\x40-\x42](?(8)|(?!" + _NAMED + rb"))))"
+_DISPOSITION = rb"\x15(?:" + _FEW + rb"|" + _MANY + rb")" + _OF_MANY + _TO_LAST
+_plain = re.compile(rb"....\x02\x00(..)\x00\x53(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
+#: groups of it: the channel, a transfer's handle, the deliveries of a disposition
+_WANTED = (1, 5, 9, 10)
+_NULL = b"\x40"
 
 
-def _plain_in_python(octets: bytes, at: int, channels: Mapping[Key, Channel]) -> int:
+def _plain_in_python(octets: bytes, at: int, channels: Mapping[Key, Channel], told: Told) -> int:
     """Pass over plain frames of a peer: where the first begins that is not plain. ``received`` of each one's channel is
-    one more.
+    one more for each transfer.
 
-    Plain are transfers of one frame, of a link that has a channel, with all that is mandatory; and dispositions, while
-    ``channels`` has their key. No descriptor of theirs is a symbol.
+    Plain are transfers of one frame, of a link that has a channel, with all that is mandatory; and whole dispositions
+    by a receiver, of a session that has one, which name deliveries above all in ``told``. No descriptor of theirs is a
+    symbol.
     """
+    end, number_of = len(octets), int.from_bytes
     while (found := _plain(octets, at)) is not None:
         (size,) = _SIZE(octets, at)
         if size < _EMPTY:  # the engine says what is wrong
             break
-        channel = channels.get(found.group(1, 5))
+        number, handle, first, last = found.group(*_WANTED)
+        channel = channels.get((number, handle))
         if channel is None:
             break
-        channel.received += 1
+        if first is None:
+            channel.received += 1
+        else:
+            lowest = highest = number_of(first[1:], "big")
+            if last is not None and last != _NULL:
+                highest = number_of(last[1:], "big")
+            if at + size > end or not told.get(channel, -1) < lowest <= highest:
+                break
+            told[channel] = highest
         at += size
     return at
 
@@ -115,7 +135,7 @@ def _unnoted_in_python(octets: bytes | memoryview, at: int, sessions: Mapping[in
 
 
 _frames = compiled("links._frames")
-plain: Callable[[bytes, int, Mapping[Key, Channel]], int] = _plain_in_python if _frames is None else _frames.plain
+plain: Callable[[bytes, int, Mapping[Key, Channel], Told], int] = _plain_in_python if _frames is None else _frames.plain
 small: Callable[[bytes | memoryview, int, int, int], int] = _small_in_python if _frames is None else _frames.small
 unnoted: Callable[[bytes | memoryview, int, Mapping[int, Session]], int] = (
     _unnoted_in_python if _frames is None else _frames.unnoted

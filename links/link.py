@@ -285,8 +285,9 @@ def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: boo
 
 
 class Refused(Link):
-    """A link that we have closed, and the peer perhaps. What the peer still sends is discarded, as the engine would
-    keep it. The engine keeps the buffer of a delivery that is not complete: a connection may have only a few of those.
+    """A link that we have closed, or that the peer has detached. What the peer still sends is discarded, as the engine
+    would keep it. The engine keeps the buffer of a delivery that is not complete: a connection may have only a few of
+    those.
     """
 
     __slots__ = ("_incomplete", "undecided")

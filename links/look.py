@@ -108,10 +108,12 @@ class Look:
             buffer = engine.buffer_of(octets)
             self._begun = b""
         end, at = len(octets), self._left
+        told = self.channels.told
+        told.clear()
         start = min(at, end) if self._withheld else 0
         self.plain = False
         while at < end and self._goes_on:
-            after = frames.plain(octets, at, self.channels.plain)
+            after = frames.plain(octets, at, self.channels.plain, told)
             if after > at:
                 self.plain = after >= end and at == self._left and start == 0
                 at, self._withheld = after, False

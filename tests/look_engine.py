@@ -225,3 +225,26 @@ class Served:
         if engine.delivery_aborted(delivery) or not engine.delivery_partial(delivery):
             engine.link_advance(link)
             engine.delivery_settle(delivery)
+
+
+class Heard(Served):
+    """As it keeps what the engine reports of each delivery, by link and tag: each thing once that is said of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: dict[tuple[str, bytes], list[object]] = {}
+
+    def _on_event(self, kind: int, event: engine.Pointer) -> None:
+        if kind == engine.DELIVERY:
+            delivery = engine.event_delivery(event)
+            link = engine.delivery_link(delivery)
+            found = self.heard.setdefault((engine.link_name(link), engine.tag_of(delivery)), [])
+            if not engine.delivery_partial(delivery) and (said := steps.said(delivery)) not in found[-1:]:
+                found.append(said)
+        super()._on_event(kind, event)
+
+    def _receive(self, delivery: engine.Pointer) -> None:
+        """It answers nothing, so that the peer may say more."""
+        link = engine.delivery_link(delivery)
+        if engine.link_is_receiver(link) and not engine.delivery_partial(delivery):
+            engine.link_advance(link)

@@ -23,7 +23,7 @@ from proton.reactor import (
 )
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
-from tests.acceptance.proton_transactions import Moving, Posting, Retiring, TwoAtOnce
+from tests.acceptance.proton_transactions import Detaching, Moving, Posting, Retiring, TwoAtOnce
 
 #: Seconds for what must arrive.
 PATIENCE = 60.0
@@ -193,6 +193,14 @@ def tx_move(url: str) -> Seen:
         "from": _take_all(url, f"{address}.from"),
         "to": _take_all(url, f"{address}.to"),
     }
+
+
+def tx_detached(url: str) -> Seen:
+    address = "proton.tx_detached"
+    _send(url, address, "m0")
+    detaching = Detaching(url, address, batches=1, size=1)
+    Container(detaching).run()
+    return {"seen": detaching.seen, "left": _take_all(url, address)}
 
 
 def tx_two(url: str) -> Seen:
@@ -379,7 +387,16 @@ def sole(url: str) -> Seen:
 CASES: dict[str, Callable[[str], Seen]] = {
     case.__name__: case
     for case in (
-        *(tx_send, tx_send_checkable, tx_receive, tx_receive_checkable, tx_receive_settled, tx_move, tx_two),
+        *(
+            tx_send,
+            tx_send_checkable,
+            tx_receive,
+            tx_receive_checkable,
+            tx_receive_settled,
+            tx_move,
+            tx_detached,
+            tx_two,
+        ),
         *(blocking, settled, drain, large, browse, dynamic, relay, dead_letters, expiration),
         *(topics, lasting, groups),
         *(without_sasl, sole),

@@ -135,6 +135,20 @@ class Retiring(_Transacted):
             self.discharge()
 
 
+class Detaching(Retiring):
+    """Its receiver is detached, and not closed, before it retires what it had."""
+
+    def on_message(self, event: Event) -> None:
+        self._had = event
+        self._receiver.detach()
+
+    def on_link_remote_detach(self, event: Event) -> None:
+        super().on_message(self._had)
+
+    def on_transaction_commit_failed(self, event: Event) -> None:
+        self._discharged("commit failed")
+
+
 class Moving(Retiring):
     """What is retired goes on to another address, in the same transaction."""
 

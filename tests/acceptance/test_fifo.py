@@ -16,7 +16,7 @@ from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Rejected, Released, Source, State, Target
 from tests.wire.messages import MESSAGE_ANNOTATIONS, section
-from tests.wire.queues import select
+from tests.wire.queues import condition, select
 from tests.wire.types import Symbol, Timestamp
 
 pytestmark = [pytest.mark.rule("P18"), *BOTH_RULES]
@@ -50,6 +50,21 @@ def test_a_group_is_with_one_consumer(begin: Begin, address: str) -> None:
     assert numbers(other.drain()) == []  # one is out still
     settle(Accepted(), second)
     assert numbers(other.drain()) == [2]
+
+
+@pytest.mark.rule("T26")
+def test_a_group_goes_on_when_its_link_is_detached(begin: Begin, address: str) -> None:
+    """To the next consumer, with what the first had; a transaction in which that is retired then rolls back."""
+    session = begin()
+    control = session.control()
+    post(session.sender(address), "aa")
+    one, other = session.receiver(address), session.receiver(address)
+    had = one.take()
+    one.detach(closed=False)
+    txn = control.declare()
+    had.retire(txn)
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+    assert other.bodies() == [0, 1]
 
 
 def test_groups_are_shared(begin: Begin, address: str) -> None:

@@ -59,6 +59,12 @@ def test_retiring_settled_takes_the_default_outcome_after_an_abort(run: Run) -> 
     assert seen["left"] == ["m4", "m5"]
 
 
+@pytest.mark.rule("T26")
+def test_retiring_on_a_receiver_that_was_detached(run: Run) -> None:
+    seen = run("tx_detached")
+    assert seen == {"seen": [["m0", 0], "commit failed"], "left": ["m0"]}
+
+
 @pytest.mark.rule("P11")
 def test_blocking_client_accepts_releases_and_rejects(run: Run) -> None:
     seen = run("blocking")

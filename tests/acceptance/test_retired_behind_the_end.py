@@ -11,7 +11,7 @@ import pytest
 from coordinator.memory import MOST_FAIR
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
-from tests.wire.frames import Accepted, Modified, Source, TransactionalState, Transfer
+from tests.wire.frames import Accepted, Detach, Modified, Source, Target, TransactionalState, Transfer
 from tests.wire.links import Control, Delivery, Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Session
@@ -71,6 +71,16 @@ def _close(_begin: Begin, _address: str, receiver: Receiver) -> None:
     receiver.detach()
 
 
+def _detach(_begin: Begin, _address: str, receiver: Receiver) -> None:
+    """Its client does, and does not close it (part 2, section 2.7.6: what it had is live still)."""
+    receiver.detach(closed=False)
+
+
+def _detach_unseen(_begin: Begin, _address: str, receiver: Receiver) -> None:
+    """It does not wait for the answer."""
+    receiver.session.send(Detach(handle=receiver.handle, closed=False))
+
+
 _End = Callable[[Begin, str, Receiver], None]
 _ends = pytest.mark.parametrize(
     "end",
@@ -83,6 +93,8 @@ _ends = pytest.mark.parametrize(
         _steal_and_see,
         _see_then_end_session,
         _close,
+        _detach,
+        _detach_unseen,
     ],
 )
 
@@ -222,10 +234,42 @@ def test_a_range_of_deliveries(begin: Begin, address: str, work: _Work, end: _En
     assert work.session.receiver(address).bodies() == [b"2"]
 
 
-def test_another_link_of_the_name_of_one_that_was_closed(begin: Begin, address: str, work: _Work) -> None:
+_closed = pytest.mark.parametrize("closed", [True, False])
+
+
+def test_a_detach_settles_nothing(begin: Begin, address: str, work: _Work) -> None:
+    """A client might take it for the end of what it retires."""
+    work.receiver.detach(closed=False)
+    work.receiver.session.sync()
+    assert not work.receiver.session.settlements[work.first.id]
+
+
+@pytest.mark.rule("D1")
+def test_a_lasting_subscription_that_was_detached(begin: Begin, address: str, work: _Work) -> None:
+    """It has its messages again when it is attached again on the same session, whatever the first link retires."""
+    source = Source(address=f"{address}-topic", durable=2, expiry_policy="never", capabilities=(Symbol("topic"),))
+    session, txn = work.session, work.control.declare()
+    receiver = session.receiver(source, name="lasting")
+    session.sender(Target(address=f"{address}-topic", capabilities=(Symbol("topic"),))).outcome(data(b"1"))
+    had = receiver.take()
+    receiver.detach(closed=False)
+    again = session.receiver(source, name="lasting").take()
+    had.retire(txn)
+    assert work.discharge(txn) == _ROLLBACK
+    txn = work.control.declare()
+    again.retire(txn)
+    assert work.discharge(txn) is None
+    again.receiver.detach(closed=False)
+    assert session.receiver(source, name="lasting").bodies() == []
+
+
+@_closed
+def test_another_link_of_the_name_of_one_that_was_detached(
+    begin: Begin, address: str, work: _Work, closed: bool
+) -> None:
     """What the first left and what the second has are told apart."""
     txn, other = work.control.declare(), work.control.declare()
-    work.receiver.detach()
+    work.receiver.detach(closed=closed)
     again = work.receiver.session.receiver(address, name="stolen")
     first, _ = again.take_many(2)
     first.retire(other)
@@ -236,24 +280,25 @@ def test_another_link_of_the_name_of_one_that_was_closed(begin: Begin, address: 
     assert work.session.receiver(address).bodies() == [b"2"]
 
 
-def _left_by_a_link(session: Session, address: str, count: int) -> list[Delivery]:
-    """What a link had that its client has closed."""
+def _left_by_a_link(session: Session, address: str, count: int, *, closed: bool) -> list[Delivery]:
+    """What a link had that its client has detached."""
     receiver = session.receiver(address)
     taken = receiver.take_many(count)
-    receiver.detach()
+    receiver.detach(closed=closed)
     return taken
 
 
-def test_what_links_have_left_is_kept_up_to_a_bound(begin: Begin, address: str, work: _Work) -> None:
+@_closed
+def test_what_links_have_left_is_kept_up_to_a_bound(begin: Begin, address: str, work: _Work, closed: bool) -> None:
     """A session may stay for months. Of many links the last counts, and of many deliveries the first: they may be in an
     application's hands.
     """
     earlier, first, last = (work.control.declare() for _ in range(3))
     for _ in range(8):
         work.sender.outcome(data(bytes(MOST_FAIR // 8)))
-    work.receiver.detach()
+    work.receiver.detach(closed=closed)
     session = work.receiver.session
-    of_one, of_the_next = _left_by_a_link(session, address, 10), _left_by_a_link(session, address, 10)
+    of_one, of_the_next = (_left_by_a_link(session, address, 10, closed=closed) for _ in range(2))
     of_one[0].retire(earlier)
     of_the_next[0].retire(first)
     of_the_next[-1].retire(last)
@@ -262,21 +307,27 @@ def test_what_links_have_left_is_kept_up_to_a_bound(begin: Begin, address: str, 
     assert work.discharge(last) is None
 
 
-def test_of_large_messages_that_links_have_left_the_last_is_known(begin: Begin, address: str, work: _Work) -> None:
+@_closed
+def test_of_large_messages_that_links_have_left_the_last_is_known(
+    begin: Begin, address: str, work: _Work, closed: bool
+) -> None:
     """Each is larger than the bound."""
     earlier, txn = work.control.declare(), work.control.declare()
     for body in (b"1", b"2"):
         work.sender.outcome(data(body * 2 * MOST_FAIR))
-    (of_one,), (of_the_next,) = _left_by_a_link(work.session, address, 1), _left_by_a_link(work.session, address, 1)
+    (of_one,), (of_the_next,) = (_left_by_a_link(work.session, address, 1, closed=closed) for _ in range(2))
     of_one.retire(earlier)
     of_the_next.retire(txn)
     assert work.discharge(earlier) is None
     assert work.discharge(txn) == _ROLLBACK
 
 
-def test_a_session_that_ends_after_its_links_goes_on_no_more(begin: Begin, address: str, work: _Work) -> None:
+@_closed
+def test_a_session_that_ends_after_its_links_goes_on_no_more(
+    begin: Begin, address: str, work: _Work, closed: bool
+) -> None:
     """Nor does its connection; the engine has nothing of them then."""
-    work.receiver.detach()
+    work.receiver.detach(closed=closed)
     work.receiver.session.end()
     txn = work.control.declare()
     (first, *_) = work.session.peer.begin().receiver(address).take_many(2)

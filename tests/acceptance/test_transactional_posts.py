@@ -13,6 +13,7 @@ from tests.wire.frames import (
     Discharge,
     Disposition,
     Released,
+    State,
     TransactionalState,
 )
 from tests.wire.messages import data
@@ -203,3 +204,21 @@ def test_after_the_decision_an_unsettled_post_has_its_plain_outcome(begin: Begin
     session.send(Disposition(role=SENDER, first=number, settled=True))
     session.sync()
     assert not session.answers[number]
+
+
+@pytest.mark.rule("T20")
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("state", [None, Accepted(), TransactionalState(txn_id=bytes(16))])
+def test_what_a_sender_says_behind_a_post_in_the_same_write(
+    begin: Begin, address: str, state: State | None, settled: bool, fail: bool
+) -> None:
+    """The post stays in the transaction that its transfer has named."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    with session.peer.at_once():
+        number = sender.post(data(b"x"), txn=txn)
+        session.send(Disposition(role=SENDER, first=number, settled=settled, state=state))
+    assert control.discharge(txn, fail=fail) == Accepted()
+    assert session.receiver(address).bodies() == ([] if fail else [b"x"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -213,6 +214,42 @@ def test_the_later_outcome_in_one_transaction_holds(
     delivery.retire(txn, outcome)
     control.commit(txn)
     assert consumer.bodies() == bodies
+
+
+def _becomes(begin: Begin, address: str, said: list[tuple[str | None, bool]], *, fail: bool, apart: bool) -> list[Any]:
+    """Of two transactions, and of a message of which two things are ``said``: in which of them, and settled."""
+    session = begin()
+    post(session, address, b"x")
+    control, delivery = session.control(), session.receiver(address).take()
+    txns = {name: control.declare() for name in "tu"}
+    with nullcontext() if apart else session.peer.at_once():
+        for where, settled in said:
+            outcome = None if where is None else Accepted()
+            state = TransactionalState(txn_id=txns[where], outcome=outcome) if where in txns else outcome
+            delivery.disposition(state, settled=settled)
+            if apart:
+                session.sync()
+    session.sync()
+    found: list[Any] = [] if control.detached is None else [control.error]
+    if control.detached is None:
+        found += [type(control.discharge(txns["t"], fail=fail)), type(control.discharge(txns["u"]))]
+    delivery.receiver.detach()
+    return found + begin().receiver(address).bodies()
+
+
+_SAID = [(where, settled) for where in (None, "in none", "t", "u") for settled in (False, True)]
+
+
+@pytest.mark.rule("T26", "T28", "T29")
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("second", _SAID)
+@pytest.mark.parametrize("first", _SAID)
+def test_two_dispositions_of_one_delivery_mean_the_same_in_one_write(
+    begin: Begin, address: str, first: tuple[str | None, bool], second: tuple[str | None, bool], fail: bool
+) -> None:
+    said = [first, second]
+    apart = _becomes(begin, address, said, fail=fail, apart=True)
+    assert _becomes(begin, address, said, fail=fail, apart=False) == apart
 
 
 @pytest.mark.rule("T30")

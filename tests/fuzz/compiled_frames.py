@@ -9,7 +9,6 @@ from links import frames
 from links.ends import Channel
 from tests.fuzz.mutation import SEEDS, is_frame, units
 
-_DISPOSITION = (None, None)
 _ODD = bytes.fromhex("00 01 02 04 05 06 07 08 0b 0c 10 14 15 20 21 40 41 42 43 52 53 56 70 7f 80 a0 b0 c0 d0 ff")
 _STATES = (
     b"", b"\x00", b"\x00\x53\x24\x45", b"\x00\x53\x25\x45", b"\x00\x53\x25\xc0\x01\x00", b"\x00\x53\x25\xd0",
@@ -51,7 +50,7 @@ class Frames:
             return b"\x00\x00\x00\x08\x02\x00\x00\x00"
         if which < 0.5:
             said = random.choice((b"", self._number() + random.choice((b"\x40", b"\x41", b"\x43")) + self._state()))
-            first = random.choice((b"\x41", b"\x42")) + self._number()
+            first = random.choice((b"\x41", b"\x41", b"\x42")) + self._number()
             body = b"\x00\x53\x15" + self._list(random.randrange(8), first + said)
         else:
             fields = self._number() + self._number() + random.choice(_TAGGED)
@@ -65,7 +64,9 @@ class Frames:
         return self._random.choice(_STATES)
 
     def _number(self) -> bytes:
-        return self._random.choice((b"\x43", b"\x52\x01", b"\x52\x02", b"\x70\x00\x00\x00\x01", b"\x40"))
+        return self._random.choice(
+            (b"\x43", b"\x52\x01", b"\x52\x02", b"\x70\x00\x00\x00\x01", b"\x70\xff\xff\xff\xff", b"\x40")
+        )
 
     def _list(self, count: int, fields: bytes) -> bytes:
         if self._random.random() < 0.5:
@@ -87,11 +88,14 @@ def differs(module: Any, random: Random, made: Frames) -> str:
     """What the compiled part says otherwise than its twins of the next stream; empty: nothing."""
     octets = made.stream()
     at = random.choice((0, 0, 0, 0, 1, len(octets), len(octets) + 9))
+    highest = random.choice((0, 1, 0xFFFF_FFFE, 1 << 32))
     said = []
     for form in (module.plain, frames._plain_in_python):
-        channels: dict[frames.Key, Channel] = {_DISPOSITION: Channel(0)}
-        channels |= {(number, handle): Channel(7) for number in (b"\x00\x00", b"\x00\x01") for handle in _HANDLES}
-        said.append((form(octets, at, channels), [each.received for each in channels.values()]))
+        each_of = {number: Channel(7) for number in (b"\x00\x00", b"\x00\x01")}
+        channels = {(number, handle): channel for number, channel in each_of.items() for handle in (*_HANDLES, None)}
+        told: frames.Told = {each_of[b"\x00\x00"]: highest}
+        passed = form(octets, at, channels, told)
+        said.append((passed, [(each.received, told.get(each)) for each in each_of.values()]))
     if said[0] != said[1]:
         return f"plain frames of {octets!r} from {at}: {said[0]} compiled, {said[1]} in Python"
     little, head = random.choice(((80, 1068), (20, 60)))

@@ -66,7 +66,8 @@ TRANSACTIONS = (
     kept("4.4.2", SHOULD, "The controller may then say another outcome, in a new transaction or in none.",
          "transactional_retirement: rolled_back_and_not_settled_it_may_be_settled_outside"),
     kept("4.4.2", MUST, "A second transactional outcome, while another transaction has the delivery, ends that control link with "
-         "amqp:transaction:rollback.", "transactional_retirement: two_undecided_transactions_for_one_delivery"),
+         "amqp:transaction:rollback.", "transactional_retirement: two_undecided_transactions_for_one_delivery",
+         "transactional_retirement: two_dispositions_of_one_delivery_mean_the_same_in_one_write"),
     kept("4.4.3", MUST, "A link whose messages are not acquired in transactions ends with amqp:not-implemented when a flow gives it a txn-id.",
          "transactional_work: a_flow_with_a_txn_id_ends_its_link", "transactional_work: a_flow_with_other_properties_gives_credit"),
     kept("4.4.4.1", MUST_NOT, "A settled post that cannot be processed: its transaction is not discharged with success.",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from links import engine, frames
 from links.ends import Channel
-from tests.look_engine import Served
+from tests.look_engine import Heard, Served
 from tests.model import profiles
 from tests.wire.frames import (
     AMQP_HEADER,
@@ -25,14 +25,20 @@ from tests.wire.frames import (
     Detach,
     Disposition,
     End,
+    Error,
     Flow,
+    Modified,
     Open,
     Record,
+    Rejected,
     Source,
+    State,
     Target,
+    TransactionalState,
     Transfer,
     frame,
 )
+from tests.wire.types import Symbol
 
 pytestmark = pytest.mark.usefixtures("both_forms")
 
@@ -278,6 +284,86 @@ def _same_count(served: Served) -> None:
     assert {flow.next_incoming_id for flow in flows if isinstance(flow, Flow)} == wanted
 
 
+# -- what is said of deliveries
+
+
+_DELIVERIES = 5
+
+
+def _to_two_consumers() -> Heard:
+    """A link with deliveries on each of two sessions, the first with a link to post on."""
+    served = Heard()
+    served.hear([_OPENING])
+    for channel in (0, 1):
+        served.hear([frame(_BEGIN, channel=channel)])
+        attach = Attach(name=f"in-{channel}", handle=0, role=RECEIVER, source=Source(address="a"), target=Target())
+        served.hear([frame(attach, channel=channel)])
+        flow = Flow(**_WINDOWS, handle=0, delivery_count=0, link_credit=_DELIVERIES)
+        served.hear([frame(flow, channel=channel)])
+    attach = Attach(
+        name="out", handle=1, role=SENDER, source=Source(), target=Target(address="a"), initial_delivery_count=0
+    )
+    served.hear([frame(attach)])
+    served.hear([frame(b"")] * 2 * _DELIVERIES)
+    sent = [each.performative for each in served.output.frames]
+    assert sum(isinstance(each, Transfer) and not each.more for each in sent) == 2 * _DELIVERIES
+    return served
+
+
+def _in(octet: int) -> TransactionalState:
+    return TransactionalState(txn_id=bytes((octet,)) * 16, outcome=Accepted())
+
+
+_dispositions = st.builds(
+    lambda channel, role, first, more, settled, state, large: frame(
+        Disposition(
+            role=role, first=first, last=None if more is None else first + more, settled=settled, state=state
+        ).encoded(large=large),
+        channel=channel,
+    ),
+    st.integers(0, 1),
+    st.sampled_from((RECEIVER, RECEIVER, SENDER)),
+    st.integers(0, _DELIVERIES),
+    st.sampled_from((None, None, 0, 1, 3)),
+    st.sampled_from((None, False, True)),
+    st.sampled_from((None, Accepted(), Modified(delivery_failed=True), Rejected(error=Error(condition=Symbol("x"))),
+                     _in(1), _in(2))),
+    st.booleans(),
+)  # fmt: skip
+_flows = st.just(frame(Flow(**_WINDOWS)))
+
+
+def _post(number: int, state: State | None, *, more: bool) -> bytes:
+    given: dict[str, Any] = {"handle": 1, "delivery_id": number, "settled": False}
+    first = Transfer(**given, delivery_tag=b"%d" % number, message_format=0, state=state, more=more or None)
+    if not more:
+        return frame(first, payload=b"x")
+    return frame(first, payload=b"x") + frame(Transfer(**given), payload=b"x")
+
+
+@pytest.mark.rule("T26")
+@given(
+    st.lists(_dispositions | _flows, min_size=8, max_size=12),
+    st.lists(st.tuples(st.sampled_from((None, Accepted(), _in(1))), st.booleans()), max_size=3),
+    st.randoms(use_true_random=False),
+)
+@profiles.of(6)
+def test_what_is_said_of_deliveries_is_the_same_wherever_it_is_cut(
+    said: list[bytes], posts: list[tuple[State | None, bool]], random: Random
+) -> None:
+    """At each octet, and behind each frame."""
+    for number, (state, more) in enumerate(posts):
+        said.insert(random.randrange(len(said) + 1), _post(number, state, more=more))
+    stream = b"".join(said)
+    apart = _to_two_consumers()
+    apart.hear(said)
+    for at in range(len(stream)):
+        cut = _to_two_consumers()
+        cut.hear([stream[:at], stream[at:]])
+        assert cut.heard == apart.heard, at
+        assert (cut.refused, cut.failed) == (apart.refused, apart.failed)
+
+
 # -- plain frames
 
 
@@ -323,7 +409,7 @@ def test_which_transfers_are_plain(count: int, fields: bytes, plain: bool, large
     """Those of which nothing is to be said but how many they are."""
     channel = Channel(0)
     octets = _transfer(count, fields, large=large)
-    assert frames.plain(octets + octets, 0, {_KEY: channel}) == (2 * len(octets) if plain else 0)
+    assert frames.plain(octets + octets, 0, {_KEY: channel}, {}) == (2 * len(octets) if plain else 0)
     assert channel.received == (2 if plain else 0)
 
 
@@ -332,15 +418,53 @@ def test_which_transfers_are_plain(count: int, fields: bytes, plain: bool, large
     ("fields", "plain"),
     [
         (b"\xc0\x03\x02\x41\x43", True),
-        (b"\xd0\x00\x00\x00\x06\x00\x00\x00\x02\x42\x43", True),
+        (b"\xd0\x00\x00\x00\x06\x00\x00\x00\x02\x41\x43", True),
+        (b"\xc0\x05\x03\x41\x52\x05\x40", True),
+        (b"\xc0\x0a\x06\x41\x52\x05\x52\x09\x41\x40\x40", True),
         pytest.param(b"\xc0\x01\x00\x41\x43", False, id="no field"),
         pytest.param(b"\xc0\x02\x01\x41\x43", False, id="one field"),
         pytest.param(b"\xc0\x03\x07\x41\x43", False, id="too many"),
         pytest.param(b"\xc0\x03\x02\x40\x43", False, id="no role"),
+        pytest.param(b"\xc0\x03\x02\x42\x43", False, id="by a sender"),
         pytest.param(b"\xc0\x03\x02\x41\x40", False, id="no first"),
+        pytest.param(b"\xc0\x06\x03\x41\x52\x05\x52\x04", False, id="the last before the first"),
+        pytest.param(b"\xc0\x06\x03\x41\x52\x05\x50\x06", False, id="the last is no number"),
+        pytest.param(b"\xc0\x06\x04\x41\x43\x40\x56\x01", False, id="settled in two octets"),
     ],
 )
 def test_which_dispositions_are_plain(fields: bytes, plain: bool) -> None:
-    octets = frame(b"\x00\x53\x15" + fields)
-    assert frames.plain(octets, 0, {(None, None): Channel(0)}) == (len(octets) if plain else 0)
-    assert frames.plain(octets, 0, {}) == 0
+    """Those by a receiver that are whole, and name what was not named."""
+    octets, channel = frame(b"\x00\x53\x15" + fields), Channel(0)
+    channels: dict[frames.Key, frames.Channel] = {(b"\x00\x00", None): channel}
+    told: frames.Told = {}
+    assert frames.plain(octets, 0, channels, told) == (len(octets) if plain else 0)
+    assert bool(told) is plain
+    assert frames.plain(octets, 0, channels, told) == 0
+    assert frames.plain(octets[:-1], 0, channels, {}) == 0
+    assert frames.plain(octets, 0, {}, {}) == 0
+    assert channel.received == 0
+
+
+@pytest.mark.rule("T26")
+@pytest.mark.parametrize(
+    ("said", "pieces"),
+    [
+        ([(0, 0, None), (0, 1, None), (0, 2, 5), (0, 6, None)], 1),
+        ([(0, 0, 9), (1, 0, 9), (0, 10, None), (1, 10, None)], 1),
+        ([(0, 0, None), (0, 0, None)], 2),
+        ([(0, 0, 5), (0, 3, None), (0, 4, 4), (0, 3, 9)], 3),
+        ([(0, 5, None), (0, 4, None), (0, 3, None)], 3),
+        ([(0, 0, None), (1, 0, None), (0, 0, None), (1, 0, None)], 2),
+        pytest.param([(0, 7, None), (0, 0xFFFF_FFFE, 1), (0, 2, None), (0, 3, None)], 3, id="the numbers begin anew"),
+    ],
+)
+def test_what_names_a_delivery_again_is_another_piece(said: list[tuple[int, int, int | None]], pieces: int) -> None:
+    """``said``: session, first and last."""
+    served = Served()
+    served.hear([_stream(())])
+    octets = b"".join(
+        frame(Disposition(role=RECEIVER, first=first, last=last, settled=True), channel=channel)
+        for channel, first, last in said
+    )
+    for _ in range(2):  # what was said in another read does not count
+        assert len(list(served.look.pieces(octets, engine.buffer_of(octets)))) == pieces

@@ -180,16 +180,23 @@ def test_a_file_that_is_otherwise_is_refused(
 @pytest.mark.rule("R23", "R25")
 def test_a_number_is_written_as_its_locale_says(spark: SparkSession, tmp_path: Path) -> None:
     """And is what is written: Java would leave out what it takes for separators, wherever they are."""
-    german = {"1.234,50": "1234.50", "1234,5": "1234.5", "-1,014999": "-1.014999", "12": "12", "1,2,3": None, "x": None}
-    csv = {
+    german: dict[str, str | None] = {
+        "1.234,50": "1234.50",
+        "1234,5": "1234.5",
+        "-1,014999": "-1.014999",
+        "12": "12",
+        "1,2,3": None,
+        "x": None,
+    }
+    others: dict[str, dict[str, str | None]] = {
         "de-DE": german | {"1.50": None, "1.234.5": None, "1.014": "1014"},
         "de-CH": {"1\u2019234.5": "1234.5"},
         "fr-FR": {"1\u202f234,5": "1234.5", "1.5": None},
         "en-IN": {"12,34,567.5": "1234567.5", "1,50": None},
     }
     # a number of JSON's own, too; 1.014 may be a thousand in a text
-    json = {"de-DE": german | {"1.50": "1.50", "1.5e3": "1.5e3", "1.014": None}}
-    for kind, locales in (("csv", csv), ("json", json)):
+    own = {"de-DE": german | {"1.50": "1.50", "1.5e3": "1.5e3", "1.014": None}}
+    for kind, locales in (("csv", others), ("json", own)):
         for locale, texts in locales.items():
             book = _book(tmp_path, kind, options=f'Locale = "{locale}"')
             frame = spark.createDataFrame([(text,) for text in texts], "text string")

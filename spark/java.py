@@ -297,6 +297,8 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
         "spark.sql.session.timeZone": "UTC",
         # a bad value is an error, never a silent null
         "spark.sql.ansi.enabled": "true",
+        # of which Spark makes no time: spark.books.footers knows which they are
+        "spark.sql.legacy.parquet.nanosAsLong": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
         # bounds what a Python worker holds of messages at a time
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",

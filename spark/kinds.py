@@ -159,7 +159,7 @@ KINDS: Final = {
         title="A row that says nothing clear",
         one="A row of a book says nothing clear",
         many="rows of a book say nothing clear",
-        meaning="A row of a book without a time, or in the future, or with two outcomes.",
+        meaning="A row of a book without a time, or with one of no store, or in the future, or with two outcomes.",
     ),
     "time-without-zone": KindText(
         title="Times without a zone",

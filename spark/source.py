@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -46,6 +46,7 @@ from store import tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from adbc_driver_manager import AdbcDatabase
 
 FORMAT: Final = "halfop"
 BYTES_PER_PARTITION: Final = 64 * 1024 * 1024
@@ -267,21 +268,30 @@ class Session:
 
         self._manager = adbc_driver_manager
         self._batch_size = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
-        self._database = adbc_driver_postgresql.connect(database_url(credentials))
+        self._connect(adbc_driver_postgresql.connect, database_url(credentials))
         try:
-            self._connection = adbc_driver_manager.AdbcConnection(self._database)
-        except BaseException:
-            self._database.close()
-            raise
-        try:
+            if self.rows("select where current_setting('quote_all_identifiers')::boolean"):
+                # the driver then knows no type: it has looked for them before a statement of ours can change that
+                self.close()
+                self._connect(adbc_driver_postgresql.connect, _without_quotes(database_url(credentials)))
             self._connection.set_autocommit(False)
             self.do("set transaction isolation level repeatable read read only")
+            # the driver takes all text for UTF-8
+            self.do("set local client_encoding = 'UTF8'")
             if snapshot is not None:
                 self.do(f"set transaction snapshot {literal(snapshot)}")
             # One COPY a task: parallel workers of PostgreSQL would compete with the other tasks.
             self.do("set local max_parallel_workers_per_gather = 0")
         except BaseException:
             self.close()
+            raise
+
+    def _connect(self, connect: Callable[[str], AdbcDatabase], url: str) -> None:
+        self._database = connect(url)
+        try:
+            self._connection = self._manager.AdbcConnection(self._database)
+        except BaseException:
+            self._database.close()
             raise
 
     def __enter__(self) -> Session:
@@ -315,6 +325,14 @@ class Session:
         """All that ``sql`` gives, which is little."""
         with self.stream(sql) as reader:
             return [tuple(row.values()) for row in reader.read_all().to_pylist()]
+
+
+def _without_quotes(url: str) -> str:
+    """``url`` for sessions that write a name without quotes where it needs none."""
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    given = conninfo_to_dict(url).get("options") or ""
+    return make_conninfo(url, options=f"{given} -c quote_all_identifiers=off".strip())
 
 
 def _pages(session: Session, table: str) -> int:

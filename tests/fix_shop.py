@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -170,6 +170,15 @@ class Shop:
         self.row(None)
         self.expect("null-key")
         self.row(self._key(), at=None)
+        self.expect("unclear-row")
+        # of no period that a run can have: the zero of a clock, a slip of the hand, and "for good"
+        for at in (datetime(1, 1, 1), datetime(1900, 1, 1), datetime(1970, 1, 1), datetime(9999, 12, 31)):  # noqa: DTZ001
+            self.row(self._key(), at=at.replace(tzinfo=UTC))
+            self.expect("unclear-row")
+        # its message has its row, of whatever time
+        key = self._key()
+        self.row(key, at=None)
+        self.committed(key)
         self.expect("unclear-row")
         key = self._key()
         self.row(key)

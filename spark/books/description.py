@@ -78,6 +78,10 @@ class Description(BaseModel):
         """The states that a row can have, each with the setting that says when (Spark SQL); else it is open."""
         raise NotImplementedError
 
+    def option(self, name: str) -> str | None:
+        """An option of Spark's reader, whose name (here in small letters) may be written in any case."""
+        return next((said for given, said in self.options.items() if given.lower() == name), None)
+
     @property
     def by_txn_id(self) -> bool:
         """Whether the key is the transaction's id, and no part of the message."""

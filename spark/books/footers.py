@@ -4,8 +4,11 @@ lacks for nulls: its rows would be neither committed nor rolled back, without a 
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -15,26 +18,69 @@ from pyspark.sql import DataFrame
 from spark.books.description import BookError, Description
 
 
-def look_at_footers(description: Description, data: DataFrame) -> None:
-    """Those of files on this machine.
+class Stored(NamedTuple):
+    """A column of a file: whether it has times, or dates, without a zone; whether it has times in nanoseconds."""
 
-    :raises BookError: a file lacks a column that the description names and another file has.
-    """
-    found: dict[str, set[str]] = {}
+    without_zone: bool
+    nanoseconds: bool
+
+
+#: Of each file on this machine its columns, in small letters.
+Files = Mapping[str, Mapping[str, Stored]]
+
+
+def footers(data: DataFrame) -> Files:
+    """Those of the files of ``data``."""
+    found: dict[str, dict[str, Stored]] = {}
     for file in data.inputFiles():
-        scheme, path = urlsplit(file).scheme, unquote(urlsplit(file).path)
-        if scheme in ("", "file"):
+        if urlsplit(file).scheme in ("", "file"):
             with suppress(OSError, pa.ArrowException):  # Spark says what is wrong with it
-                found[path] = {name.lower() for name in pq.read_schema(path).names}
-    there: set[str] = set().union(*found.values())
-    named = [name for name in data.columns if name.lower() in there and _names(description, name)]
-    for path, columns in found.items():
-        lacks = [name for name in named if name.lower() not in columns]
-        if lacks:
-            raise BookError(
-                f"book {description.name}: {path}: there is no column {lacks[0]!r}, which other files of the book have;"
-                " all need the columns that the description names"
-            )
+                schema = pq.read_metadata(_path(file)).schema
+                leaves = (schema.column(place) for place in range(len(schema)))
+                found[file] = {
+                    each.path.split(".")[0].lower(): _stored(json.loads(each.logical_type.to_json())) for each in leaves
+                }
+    return found
+
+
+def _path(file: str) -> str:
+    return unquote(urlsplit(file).path)
+
+
+def _stored(logical_type: Mapping[str, object]) -> Stored:
+    is_local = logical_type["Type"] == "Date" or logical_type.get("isAdjustedToUTC") is False
+    return Stored(is_local, logical_type["Type"] == "Timestamp" and logical_type["timeUnit"] == "nanoseconds")
+
+
+def names_in(files: Files) -> set[str]:
+    """The columns of all files, and those that are folders (``day=2026-11-28``)."""
+    folders = (re.findall(r"([^/=]+)=[^/]*/", _path(file)) for file in files)
+    return {name.lower() for names in (*files.values(), *folders) for name in names}
+
+
+def in_nanoseconds(files: Files) -> dict[str, Stored]:
+    """The columns that have times in nanoseconds."""
+    return {name: each for columns in files.values() for name, each in columns.items() if each.nanoseconds}
+
+
+def look_at_footers(description: Description, files: Files, names: Sequence[str]) -> None:
+    """Of the columns ``names`` those that the description names.
+
+    :raises BookError: a file lacks one that another has, or has it in another unit.
+    """
+    there, numbers = names_in(files), in_nanoseconds(files)
+    named = [name for name in names if name.lower() in there and _names(description, name)]
+    for file, columns in files.items():
+        which = f"book {description.name}: {_path(file)}"
+        for name in named:
+            column = columns.get(name.lower())
+            if column is None and name.lower() not in names_in({file: {}}):
+                raise BookError(
+                    f"{which}: there is no column {name!r}, which other files of the book have; all need the columns"
+                    " that the description names"
+                )
+            if column is not None and not column.nanoseconds and name.lower() in numbers:
+                raise BookError(f"{which}: the column {name!r} is in nanoseconds in other files alone")
 
 
 def _names(description: Description, column: str) -> bool:

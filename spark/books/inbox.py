@@ -80,6 +80,7 @@ def open_inbox(store: Store, directory: Directory) -> Inbox:
             f.col("message_id").alias("key"),
             f.lit(None).cast("string").alias("problem"),
             f.col("taken_at").alias("at"),
+            f.lit(None).cast("string").alias("unclear"),
             f.lit(False).alias("without_zone"),
             f.lit("processed").alias("state"),
         ),

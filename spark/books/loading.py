@@ -9,9 +9,11 @@ from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     DateType,
     DecimalType,
+    LongType,
     StringType,
     StructField,
     StructType,
@@ -20,8 +22,18 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookError, Description
-from spark.books.footers import look_at_footers
-from spark.books.numbers import FRACTION, as_number, digits_behind_point
+from spark.books.footers import Files, footers, in_nanoseconds, look_at_footers, names_in
+from spark.books.numbers import FRACTION, digits_behind_point
+from spark.books.written import (
+    in_its_zone,
+    moment,
+    number,
+    pattern_without_zone,
+    value,
+    why_none,
+    without_zone,
+    zone_of,
+)
 
 #: Else a cell that cannot be read, or that a row lacks, is null.
 _STRICT: Final = {"mode": "FAILFAST"}
@@ -46,15 +58,16 @@ _DRIVERS: Final = {
 }
 #: What Java says of other URLs.
 _NO_DRIVER: Final = "No suitable driver"
+#: What Spark says of a type that it does not know, of whatever column.
+_ILLEGAL: Final = "Illegal Parquet type"
 #: The formats whose files are text.
 _WRITTEN: Final = ("csv", "json")
 #: The formats whose files have names for their columns, other than ``columns`` may say.
 _NAMED: Final = ("csv", "json", "parquet")
 
-
-#: Of a row: whether its time, as it is written, has no zone.
+#: Of a row: when it was, and whether its time has no zone, nor the book.
+MOMENT: Final = "_moment"
 WITHOUT_ZONE: Final = "_without_zone"
-_NO_ZONE: Final = r"^\s*\d{4,6}-\d{1,2}-\d{1,2}([ T]\d{1,2}:\d{1,2}(:\d{1,2}(\.\d*)?)?)?\s*$"
 #: What stands for octets that are no text of the encoding.
 _NO_CHARACTER: Final = "\ufffd"
 _ENCODINGS: Final = ("encoding", "charset")
@@ -62,8 +75,9 @@ _ENCODINGS: Final = ("encoding", "charset")
 _OF_UTF_8: Final = ("utf-8", "utf8", "us-ascii")
 
 
-def load(spark: SparkSession, description: Description) -> DataFrame:
-    """The rows of a book, and of each :data:`WITHOUT_ZONE`.
+def load(spark: SparkSession, description: Description) -> tuple[DataFrame, DataFrame | None]:
+    """The rows of a book, and of each :data:`MOMENT` and :data:`WITHOUT_ZONE`; and no rows, with those columns of
+    ``columns`` that the files have, as Spark takes one that is in no file for nulls (None: nothing can be compared).
 
     Reading it raises where a cell of a CSV or JSON file cannot be what ``columns`` says (:func:`unreadable`).
 
@@ -77,12 +91,18 @@ def load(spark: SparkSession, description: Description) -> DataFrame:
         else:
             declared = _declared(spark, description)
             _check_encoding(description, declared)
-            written = (StructField(each.name, _written(description, each)) for each in declared)
-            data = reader.schema(StructType(list(written))).load()
-        if description.format == "parquet":
-            look_at_footers(description, data)
-        cells = [_cell(description, data.schema[field.name].dataType, field) for field in declared]
-        return data.select(*cells, _without_zone(description, data.schema).alias(WITHOUT_ZONE))
+            data = reader.schema(declared).load()
+        files = footers(data) if description.format == "parquet" else {}
+        look_at_footers(description, files, data.columns)
+        there = None if description.columns is None else _there(spark, description, declared, files)
+        if description.columns is None:
+            declared = StructType([_declared_time(field, files) for field in declared])
+        read_as = StructType([StructField(each.name, _read_as(description, each, files)) for each in declared])
+        if read_as != data.schema:
+            data = reader.schema(read_as).load()
+        cells = [_cell(description, read.dataType, field) for read, field in zip(read_as, declared, strict=True)]
+        at, without = _time(description, declared, read_as, files)
+        return data.select(*cells, at.alias(MOMENT), without.alias(WITHOUT_ZONE)), there
     except (PySparkException, Py4JJavaError) as error:
         raise unreadable(description, error) from None
 
@@ -98,93 +118,127 @@ def _check_encoding(description: Description, declared: StructType) -> None:
         )
 
 
-def _written(description: Description, field: StructField) -> DataType:
-    """The type that a column is read as: text, where Spark's readers would lose what is written, digits or the zone."""
-    names = {name.lower() for name in description.options}
+def _declared_time(field: StructField, files: Files) -> StructField:
+    """Of what Spark has taken for a whole number, as it is in nanoseconds, the type that it is of."""
+    column = in_nanoseconds(files).get(field.name.lower())
+    if column is None:
+        return field
+    return StructField(field.name, TimestampNTZType() if column.without_zone else TimestampType())
+
+
+def _read_as(description: Description, field: StructField, files: Files) -> DataType:
+    """The type that a column is read as: text, where Spark's readers would lose what is written, digits or the zone; a
+    whole number, of nanoseconds that they do not know."""
+    kind = field.dataType
+    if isinstance(kind, TimestampType | TimestampNTZType) and field.name.lower() in in_nanoseconds(files):
+        return LongType()
     if description.format not in _WRITTEN:
-        return field.dataType
-    if isinstance(field.dataType, DecimalType) and "locale" not in names:
+        return kind
+    if isinstance(kind, DecimalType):
         return StringType()
-    if isinstance(field.dataType, TimestampType) and field.name == description.time and "timestampformat" not in names:
+    if isinstance(kind, TimestampType) and field.name == description.time and not description.option("timestampformat"):
         return StringType()
-    return field.dataType
+    return kind
 
 
-def _cell(description: Description, written: DataType, field: StructField) -> Column:
-    """The value of a column that was read as ``written``; where it has none, reading it raises."""
-    text = f.col(f"`{field.name}`")
-    if not isinstance(written, StringType):
-        return text
-    fault = _fault(description, text, field.dataType)
-    value = f.when(fault, f.raise_error(f.lit("no value"))).otherwise(_value(text, field.dataType))
-    return value.alias(field.name)
+def _cell(description: Description, read_as: DataType, field: StructField) -> Column:
+    """The value of a column that was read so; where it has none, reading it raises."""
+    column = f.col(f"`{field.name}`")
+    if isinstance(read_as, StringType):
+        fault = _fault(description, column, field.dataType)
+        given = value(description, column, field.dataType)
+        return f.when(fault, f.raise_error(f.lit("no value"))).otherwise(given).alias(field.name)
+    if read_as != field.dataType:
+        return _from_nanoseconds(column).cast(field.dataType).alias(field.name)
+    return column
 
 
-def _value(text: Column, data_type: DataType) -> Column:
-    """What ``text`` stands for, or null. Spark would take a time without a date for one of today, and a number for a
-    year; 20261128 is a date, perhaps, and no seconds since 1970."""
-    if isinstance(data_type, TimestampType):
-        seconds = f.when(text.rlike(r"^\s*-?\d{9,11}\s*$"), f.timestamp_seconds(text.try_cast("bigint")))
-        return seconds.when(text.rlike(r"^\s*[+-]?\d{4,6}-\d"), text.try_cast(data_type))
-    return (as_number(text) if isinstance(data_type, DecimalType) else text).try_cast(data_type)
+def _from_nanoseconds(column: Column) -> Column:
+    return f.timestamp_micros(f.call_function("div", column, f.lit(1000)))
 
 
 def _fault(description: Description, text: Column, data_type: DataType) -> Column:
     """Whether ``text``, of a CSV or JSON file, is there, and is no value of this type."""
     if isinstance(data_type, StringType):
-        given = description.format != "csv" or any(name.lower() in _ENCODINGS for name in description.options)
-        return f.lit(False) if given else f.coalesce(text.contains(_NO_CHARACTER), f.lit(False))
-    value = _value(text, data_type)
-    fault = value.isNull()
+        known = description.format != "csv" or any(map(description.option, _ENCODINGS))
+        return f.lit(False) if known else f.coalesce(text.contains(_NO_CHARACTER), f.lit(False))
+    given = value(description, text, data_type)
+    fault = given.isNull()
     if isinstance(data_type, DecimalType):
         # as many digits before the point, and all that there is room for behind it
         wide = DecimalType(38, 38 - data_type.precision + data_type.scale)
         # and where that is little, as much as small numbers need
-        number, scales = as_number(text), sorted({wide.scale, max(FRACTION, wide.scale)})
+        digits, scales = number(description, text), sorted({wide.scale, max(FRACTION, wide.scale)})
         for room in (DecimalType(38, scale) for scale in scales):
-            fault = fault | f.coalesce(number.try_cast(room) != value.try_cast(room), f.lit(False))
-        fault = fault | f.coalesce(digits_behind_point(number) > wide.scale, f.lit(False))
+            fault = fault | f.coalesce(digits.try_cast(room) != given.try_cast(room), f.lit(False))
+        fault = fault | f.coalesce(digits_behind_point(digits) > wide.scale, f.lit(False))
     return text.isNotNull() & fault
 
 
-def _without_zone(description: Description, written: StructType) -> Column:
-    if description.time not in written.names:
-        return f.lit(False)
-    found, time = written[description.time].dataType, f.col(f"`{description.time}`")
-    if isinstance(found, StringType):
-        return f.coalesce(time.rlike(_NO_ZONE), f.lit(False))
-    return f.lit(isinstance(found, TimestampNTZType | DateType))
+def _time(description: Description, declared: StructType, read_as: StructType, files: Files) -> tuple[Column, Column]:
+    """:data:`MOMENT` and :data:`WITHOUT_ZONE`."""
+    name, column, no = description.time, f.col(f"`{description.time}`"), f.lit(False)
+    kind, read = (each[name].dataType if name in each.names else None for each in (declared, read_as))
+    pattern = description.option("timestampformat")
+    if isinstance(read, StringType):
+        at, without = moment(description, column), without_zone(column)
+    elif isinstance(kind, TimestampType) and description.format in _WRITTEN and pattern:
+        # Spark's reader itself knows timeZone
+        at, without = column, f.lit(pattern_without_zone(description, pattern))
+    elif isinstance(kind, TimestampType | TimestampNTZType | DateType):
+        columns = {file: columns.get(name.lower()) for file, columns in files.items()}
+        some = [file for file, each in columns.items() if each is not None and each.without_zone]
+        in_all = not isinstance(kind, TimestampType) or len(some) == len(files) > 0
+        without = f.lit(True) if in_all else f.input_file_name().isin(some) if some else no
+        at = column.try_cast("timestamp") if read == kind else _from_nanoseconds(column)
+        at = in_its_zone(description, at, without)
+    else:
+        at, without = f.lit(None).cast("timestamp"), no
+    return at, without if zone_of(description) is None else no
 
 
-def declared_and_there(spark: SparkSession, description: Description) -> DataFrame | None:
-    """No rows, with those columns of ``columns`` that the files have; None where nothing can be compared.
-
-    Spark takes a column that is in no file for one of nulls, and the columns of a CSV by their places, whatever its
-    header calls them.
+def _there(spark: SparkSession, description: Description, declared: StructType, files: Files) -> DataFrame | None:
+    """No rows, with those columns of ``columns`` that the files have; None where nothing can be compared. The columns
+    of a CSV are taken by their places, whatever its header calls them.
 
     :raises BookError: the header of a CSV is another.
     """
     options = _options(description)
     headed = description.format != "csv" or options["header"].lower() == "true"
-    if description.columns is None or description.format not in _NAMED or not headed:
+    if description.format not in _NAMED or not headed:
         return None
-    declared = _declared(spark, description)
-    try:
-        there = spark.read.format(description.format).options(**options).load().columns
-    except (PySparkException, Py4JJavaError) as error:
-        raise unreadable(description, error) from None
+    if files:
+        # Spark would look at columns that are not asked for, too, and knows not all their types
+        names = names_in(files)
+        return spark.createDataFrame([], StructType([field for field in declared if field.name.lower() in names]))
+    found = spark.read.format(description.format).options(**options).load().schema
     if description.format == "csv":
-        if [name.strip().lower() for name in there] != [name.lower() for name in declared.names]:
+        if [name.strip().lower() for name in found.names] != [name.lower() for name in declared.names]:
             raise BookError(
                 f"book {description.name}: columns: they are {', '.join(declared.names)}; the header of the file is"
-                f" {', '.join(there)[:500] or 'not there'} (a file without a header needs options.header = false)"
+                f" {', '.join(found.names)[:500] or 'not there'} (a file without a header needs options.header = false)"
             )
         return None
-    known = {name.lower() for name in there}
-    if not known:
+    if not found.names:
         # no rows: nothing says what they would have
         return None
-    return spark.createDataFrame([], StructType([field for field in declared if field.name.lower() in known]))
+    return spark.createDataFrame([], _in_both(declared, found, exactly=description.format == "json"))
+
+
+def _in_both(declared: StructType, found: StructType, *, exactly: bool) -> StructType:
+    """The columns, and fields, of ``declared`` that are in ``found``: ``exactly``, as they are for the reader of JSON;
+    it takes one in another case for null."""
+
+    def inside(one: DataType, other: DataType) -> DataType:
+        if isinstance(one, StructType) and isinstance(other, StructType):
+            return _in_both(one, other, exactly=exactly)
+        if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+            return ArrayType(inside(one.elementType, other.elementType))
+        return one
+
+    there = {field.name if exactly else field.name.lower(): field.dataType for field in found}
+    named = [(each, there.get(each.name if exactly else each.name.lower())) for each in declared]
+    return StructType([StructField(each.name, inside(each.dataType, other)) for each, other in named if other])
 
 
 def unreadable(description: Description, error: PySparkException | Py4JJavaError) -> BookError:
@@ -197,6 +251,8 @@ def unreadable(description: Description, error: PySparkException | Py4JJavaError
     why = fault or f"{_setting(description, error)}: {reason(error)}"
     if description.format == "csv" and _UNESCAPED in why:
         why = "a quote in a quoted cell is not written twice; options.escape says what else stands before it"
+    if description.format == "parquet" and _ILLEGAL in why:
+        why += "; columns says which of them are read"
     # of a class that is missing Java says the name
     if description.format == "jdbc" and reason(error) in (_NO_DRIVER, *_options(description).values()):
         why += "; name the jar of the driver in PYSPARK_SUBMIT_ARGS (--jars), and its class in options.driver"
@@ -238,9 +294,11 @@ def _options(description: Description) -> dict[str, str]:
             for name, said in given.items()
             if not (name.lower() in _ENCODINGS and said.strip().lower() in _OF_UTF_8)
         }
-    names = {name.lower(): said for name, said in given.items()}
-    if description.format == "jdbc" and "driver" not in names:
-        url = names.get("url", "").lower()
+    if description.format == "jdbc":
+        # what Spark does not know it gives to the driver
+        given = {name: said for name, said in given.items() if name.lower() != "timezone"}
+    if description.format == "jdbc" and description.option("driver") is None:
+        url = (description.option("url") or "").lower()
         given |= next(({"driver": driver} for begin, driver in _DRIVERS.items() if url.startswith(begin)), {})
     return {**_DEFAULTS.get(description.format, {}), **given}
 
@@ -265,10 +323,10 @@ def _first_fault(description: Description) -> str | None:
         types = StructType([field for field in found_types if field.name != _CORRUPT])
     else:
         types = _declared(spark, description)
-    text = StructType(
+    as_text = StructType(
         [*(StructField(field.name, StringType()) for field in types), StructField(_CORRUPT, StringType())]
     )
-    rows = spark.read.format(description.format).options(**options).schema(text).load()
+    rows = spark.read.format(description.format).options(**options).schema(as_text).load()
     rows = rows.withColumn("_row", f.monotonically_increasing_id())
     formatted = any(name.lower().endswith("format") for name in options)
     bad = [
@@ -286,15 +344,16 @@ def _first_fault(description: Description) -> str | None:
     found = rows.select("_row", f.coalesce(broken, *bad).alias("bad")).where("bad is not null").orderBy("_row").first()
     if found is None:
         return None
-    column, value = found["bad"]["column"], str(found["bad"]["value"])[:100]
+    column, text = found["bad"]["column"], str(found["bad"]["value"])[:100]
     row = f"row {found['_row'] + 1}" if found["_row"] < _ROWS_OF_FIRST_TASK else "a row"
     if column is None and description.format == "csv":
-        return f"{row}: {value!r} has not the {len(types)} columns that there are"
+        return f"{row}: {text!r} has not the {len(types)} columns that there are"
     if column is None:
         return (
-            f"{row}: {value!r} is no JSON object; an array of them, or one over several lines, needs"
+            f"{row}: {text!r} is no JSON object; an array of them, or one over several lines, needs"
             " options.multiLine = true"
         )
     if isinstance(types[column].dataType, StringType):
-        return f"{row}, column {column!r}: {value!r} is not UTF-8; options.encoding says what it is, such as ISO-8859-1"
-    return f"{row}, column {column!r}: {value!r} is no {types[column].dataType.simpleString()}"
+        return f"{row}, column {column!r}: {text!r} is not UTF-8; options.encoding says what it is, such as ISO-8859-1"
+    kind = types[column].dataType
+    return f"{row}, column {column!r}: {text!r} is no {kind.simpleString()}{why_none(text, kind)}"

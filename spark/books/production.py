@@ -76,7 +76,9 @@ class Production:
         messages = near(messages.join(apart, list(key), "left_semi").unionByName(unusable), keep)
         transactions = apart if by_txn_id else messages.select(*_TXN).distinct()
         of_ops = transactions.withColumnsRenamed(dict(zip(_TXN, _OP, strict=True)))
-        rows = rows.where(usable()).join(keys, "key", "left_semi").unionByName(rows.where(~usable()))
+        # what is unclear is a finding, also of a key of which nothing else is
+        listed = ~usable() | f.col("unclear").isNotNull()
+        rows = rows.where(~listed).join(keys, "key", "left_semi").unionByName(rows.where(listed))
         return replace(
             self,
             book=replace(self.book, rows=near(rows, keep)),

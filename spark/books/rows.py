@@ -27,17 +27,18 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookError, Description
-from spark.books.loading import WITHOUT_ZONE, declared_and_there, load, reason
-from spark.period import Period
+from spark.books.loading import MOMENT, WITHOUT_ZONE, load, reason
+from spark.finding import shown
+from spark.period import BEGINNING, END, Period
 
 
 @dataclass(frozen=True, kw_only=True)
 class Book:
     """A book that can be read.
 
-    ``rows``: ``key`` (text), ``problem`` (``kind:detail`` of a finding, or null), ``at``, ``without_zone`` (it was
-    taken for UTC), ``state`` (one of the description's, or ``open``), and for each compared pair ``compared_<n>``, of
-    the Spark type ``types[n]``.
+    ``rows``: ``key`` (text), ``problem`` (``kind:detail`` of a finding, or null), ``at`` (null: it is of no period),
+    ``unclear`` (then why, else null), ``without_zone`` (it was taken for UTC), ``state`` (one of the description's, or
+    ``open``), and for each compared pair ``compared_<n>``, of the Spark type ``types[n]``.
     ``behind``: how long before the store they began to be read. What happened since may have no row yet.
     """
 
@@ -70,10 +71,9 @@ def open_book(spark: SparkSession, description: Description) -> Book:
 
     :raises BookError: names the book and the column.
     """
-    data = load(spark, description)
-    types = {field.name: field.dataType for field in data.schema.fields if field.name != WITHOUT_ZONE}
+    data, written = load(spark, description)
+    types = {field.name: field.dataType for field in data.schema.fields if field.name not in (MOMENT, WITHOUT_ZONE)}
     _check_columns(description, types)
-    written = declared_and_there(spark, description)
     if written is not None:
         _check_columns(description, {field.name: field.dataType for field in written.schema.fields})
         for setting in description.states.values():
@@ -92,7 +92,9 @@ def open_book(spark: SparkSession, description: Description) -> Book:
     named = data.select(
         _book_key(column, key_type, description).alias("key"),
         column.alias("written_key"),
-        f.col(f"`{description.time}`").try_cast("timestamp").alias("at"),
+        f.when((f.col(MOMENT) >= f.lit(BEGINNING)) & (f.col(MOMENT) < f.lit(END)), f.col(MOMENT)).alias("at"),
+        f.col(f"`{description.time}`").cast("string").alias("written_time"),
+        f.col(MOMENT).isNotNull().alias("is_time"),
         f.col(WITHOUT_ZONE).alias("without_zone"),
         state.alias("state"),
         several.alias("several"),
@@ -100,10 +102,25 @@ def open_book(spark: SparkSession, description: Description) -> Book:
     )
     problem = f.coalesce(
         _key_problem(key_type, description),
-        f.when(f.col("at").isNull(), f.lit(f"unclear-row:{description.time} is null or no time")),
         f.when(f.col("several"), f.lit(f"unclear-row:both {' and '.join(description.states.values())} hold")),
     )
-    rows = named.select("key", problem.alias("problem"), "at", "without_zone", "state", *compared)
+    time = shown(f.col("written_time"))
+    no_store = f.lit(f"; a store has times from {BEGINNING:%Y-%m-%d} to {END:%Y-%m-%d}")
+    unclear = f.concat(
+        f.lit(f"{description.time} is "),
+        f.when(f.col("is_time"), f.concat(time, no_store)).otherwise(
+            f.coalesce(f.concat(time, f.lit(", which is no time")), f.lit("null"))
+        ),
+    )
+    rows = named.select(
+        "key",
+        problem.alias("problem"),
+        "at",
+        f.when(f.col("at").isNull(), unclear).alias("unclear"),
+        "without_zone",
+        "state",
+        *compared,
+    )
     return Book(description=description, rows=rows, types=tuple(types[pair.column] for pair in description.equal))
 
 

@@ -14,20 +14,24 @@ from spark.finding import HALF, Case, findings, shown
 
 
 def unusable_rows(name: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
-    """Findings of the rows of a book that say nothing of a message."""
+    """Findings of the rows of a book that say nothing of a message, or not when."""
+    unclear = f.col("problem").isNull() & f.col("unclear").isNotNull()
+    prefix = f.concat(f.lit(f"book {name}, key "), f.coalesce(shown(f.col("key")), f.lit("unknown")), f.lit(": "))
     problem = Case(
         kind=f.substring_index("problem", ":", 1),
         severity="warning",
         where=f.col("problem").isNotNull() & f.coalesce("judged_row", f.lit(True)),
-        detail=f.concat(
-            f.lit(f"book {name}, key "),
-            f.coalesce(shown(f.col("key")), f.lit("unknown")),
-            f.lit(": "),
-            f.expr("substring(problem, instr(problem, ':') + 1)"),
-        ),
+        detail=f.concat(prefix, f.expr("substring(problem, instr(problem, ':') + 1)")),
         suggested_repair="correct the row, or the book's description; it was compared with nothing",
     )
-    return findings(rows, seen_at, problem)
+    no_time = Case(
+        kind="unclear-row",
+        severity="warning",
+        where=unclear,
+        detail=f.concat(prefix, f.col("unclear")),
+        suggested_repair="correct the time: until then no run judges the row, whatever its period",
+    )
+    return findings(rows, seen_at, problem, no_time)
 
 
 def unclear_times(description: Description, rows: DataFrame, seen_at: datetime) -> DataFrame:

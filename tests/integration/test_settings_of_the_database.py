@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from spark import watching
+from spark.source import Session
 from store import figures, migrations
 from store.asking import Query, Row
 from store.database import connected
@@ -49,7 +50,9 @@ def _asked(url: str, sql: str) -> list[Row]:
 
 @pytest.fixture
 def german_url(database_url: str) -> str:
-    """A store whose sessions write moments, intervals and numbers in a way that drivers do not read."""
+    """A store whose sessions write text, names, moments, intervals and numbers in a way that drivers do not read."""
+    _set(database_url, "client_encoding", "LATIN1")
+    _set(database_url, "quote_all_identifiers", "on")
     _set(database_url, "datestyle", "German")
     _set(database_url, "intervalstyle", "iso_8601")
     _set(database_url, "extra_float_digits", "-10")
@@ -128,12 +131,12 @@ def test_a_backslash_is_one_whatever_the_database_says(empty_database_url: str) 
 
 
 def test_values_are_read_whatever_the_database_says(german_url: str) -> None:
-    values = "timestamptz '2026-01-02 03:04:05Z' at time zone 'UTC', interval '90 s', 0.123456789012::float8"
+    values = "'\u00e4', timestamptz '2026-01-02 03:04:05Z' at time zone 'UTC', interval '90 s', 0.123456789012::float8"
     with connected(german_url) as connection:
         row = connection.execute(text(f"select {values}")).one()
-    assert tuple(row) == (datetime(2026, 1, 2, 3, 4, 5), timedelta(seconds=90), 0.123456789012)  # noqa: DTZ001
+    assert tuple(row) == ("\u00e4", datetime(2026, 1, 2, 3, 4, 5), timedelta(seconds=90), 0.123456789012)  # noqa: DTZ001
     texts = ", ".join(f"({each})::text" for each in values.split(", "))
-    assert _asked(german_url, f"select {texts}") == [("2026-01-02 03:04:05", "00:01:30", "0.123456789012")]
+    assert _asked(german_url, f"select {texts}") == [("\u00e4", "2026-01-02 03:04:05", "00:01:30", "0.123456789012")]
 
 
 def test_the_service_and_its_commands_work_in_any_style(german_url: str) -> None:
@@ -170,7 +173,9 @@ def test_a_limit_of_the_database_ends_no_session(database_url: str) -> None:
 
 
 @pytest.mark.rule("R10")
-def test_spark_reads_it_in_any_style(spark: SparkSession, german_url: str, tmp_path: Path) -> None:
+def test_spark_reads_it_in_any_style(
+    spark: SparkSession, german_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = StoreRows(seed=3).healthy(20)
     late = rows.uuid_v7(NOW - timedelta(hours=1))
     rows.half(rows.address("late"), NOW - timedelta(hours=1), late)
@@ -178,3 +183,9 @@ def test_spark_reads_it_in_any_style(spark: SparkSession, german_url: str, tmp_p
     rows.write(german_url)
     run(spark, german_url, tmp_path / "report")
     assert [each.txn_id for each in watching.overdue(german_url)] == [late]
+    for name in ("client_encoding", "standard_conforming_strings", "search_path", "bytea_output"):
+        _set(german_url, name, {"client_encoding": "SQL_ASCII", "bytea_output": "escape"}.get(name, "off"))
+    monkeypatch.setenv("COORDINATOR_DATABASE_URL", german_url)
+    with Session(None) as session:
+        read = "'\u00e4' as text, $$\\x5c$$::bytea, timestamptz '2026-01-02 03:04:05Z', 1::int8"
+        assert session.rows(f"select {read}") == [("\u00e4", b"\\", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), 1)]

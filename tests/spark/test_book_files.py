@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,11 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
 
 from spark.books.description import BookError, Description, describe
 from spark.books.loading import unreadable
 from spark.books.numbers import LONGEST
 from spark.books.rows import open_book
+from spark.books.written import moment, number, pattern_without_zone, zone_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -140,7 +143,25 @@ def test_a_json_file_without_any_row_is_an_empty_book(spark: SparkSession, tmp_p
             for written in ("1.005", "4e-3", "1e-100000000", f"1.{'3' * 37}4E35")
         ),
         ("csv", WIDE, _lines(HEADER, LINE.replace("1.50", (LONGEST + 1) * "0")), "row 1, column 'amount': '0000"),
+        (
+            "csv",
+            COLUMNS,
+            _lines(HEADER, LINE, LINE.replace(AT, "2026-03-01 00:00:00 BST")),
+            "row 2, .* no timestamp; three",
+        ),
         ("json", COLUMNS, _lines(_without("status")), "committed_when: .*`status` cannot be resolved"),
+        (
+            "json",
+            COLUMNS,
+            _lines(_without("status") | {"Status": "paid"}),
+            "committed_when: .*`status` cannot be resol",
+        ),
+        (
+            "json",
+            COLUMNS,
+            _lines(_without("order_id") | {"Order_Id": "a1"}),
+            "key: there is no column 'order_id'; there",
+        ),
         ("json", COLUMNS, _lines(_without("order_id")), "key: there is no column 'order_id'; there are placed_at"),
         ("json", COLUMNS, _lines(_without("amount")), r"equal\[0\].column: there is no column 'amount'"),
     ],
@@ -154,6 +175,49 @@ def test_a_file_that_is_otherwise_is_refused(
     with pytest.raises(BookError, match=f"^book orders: .*{says}") as refused:
         _rows(spark, _book(tmp_path, kind, columns))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.rule("R23", "R25")
+def test_a_number_is_written_as_its_locale_says(spark: SparkSession, tmp_path: Path) -> None:
+    """And is what is written: Java would leave out what it takes for separators, wherever they are."""
+    german: dict[str, str | None] = {
+        "1.234,50": "1234.50",
+        "1234,5": "1234.5",
+        "-1,014999": "-1.014999",
+        "12": "12",
+        "1,2,3": None,
+        "x": None,
+    }
+    others: dict[str, dict[str, str | None]] = {
+        "de-DE": german | {"1.50": None, "1.234.5": None, "1.014": "1014"},
+        "de-CH": {"1\u2019234.5": "1234.5"},
+        "fr-FR": {"1\u202f234,5": "1234.5", "1.5": None},
+        "en-IN": {"12,34,567.5": "1234567.5", "1,50": None},
+    }
+    # a number of JSON's own, too; 1.014 may be a thousand in a text
+    own = {"de-DE": german | {"1.50": "1.50", "1.5e3": "1.5e3", "1.014": None}}
+    for kind, locales in (("csv", others), ("json", own)):
+        for locale, texts in locales.items():
+            book = _book(tmp_path, kind, options=f'Locale = "{locale}"')
+            frame = spark.createDataFrame([(text,) for text in texts], "text string")
+            found = dict(map(tuple, frame.select("text", number(book, f.col("text"))).collect()))
+            assert found == texts, (kind, locale)
+
+
+@pytest.mark.rule("R23", "R25")
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ("csv", _lines(HEADER, LINE, LINE.replace("1.50", "1,014999")).replace(",", ";").replace("1;014", "1,014")),
+        ("json", _lines(ORDER, ORDER | {"amount": "1,014999"})),
+    ],
+)
+def test_an_amount_is_not_rounded_whatever_the_locale(
+    spark: SparkSession, tmp_path: Path, kind: str, written: str
+) -> None:
+    (tmp_path / "rows").write_text(written.replace("1.50", "1,50"), encoding="utf-8")
+    with pytest.raises(BookError, match=r"row 2, column 'amount': '1,014999' is no decimal\(10,2\)$"):
+        _rows(spark, _book(tmp_path, kind, options='sep = ";"\nlocale = "de-DE"'))
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, None])
@@ -172,7 +236,7 @@ def test_a_file_that_is_not_in_utf_8_is_refused_or_read_as_it_says(
 @pytest.mark.parametrize(("kind", "columns"), [("csv", COLUMNS), ("csv", None), ("json", COLUMNS), ("json", None)])
 def test_what_is_written_is_kept(spark: SparkSession, tmp_path: Path, kind: str, columns: str | None) -> None:
     """Zeros behind the digits that there is room for, spaces, no amount; times with a zone, and without."""
-    times = ["2026-03-01T00:00:00Z", "2026-03-01 01:00:00+01:00", "2026-03-01 00:00:00.000", "2026-03-01"]
+    times = ["2026-03-01T00:00:00Z", "2026-03-01 01:00:00 Europe/Paris", "2026-03-01 00:00:00.000", "2026-03-01"]
     amounts = ["1.5000", "1.5", "1.50", ""]
     rows = [ORDER | {"placed_at": at, "amount": amount or None} for at, amount in zip(times, amounts, strict=True)]
     lines = [f"a1,{at},paid,{amount},x" for at, amount in zip(times, amounts, strict=True)]
@@ -202,6 +266,64 @@ def test_a_json_file_in_another_encoding_has_no_amounts(spark: SparkSession, tmp
     (tmp_path / "rows").write_text(_lines(ORDER), encoding="latin-1")
     with pytest.raises(BookError, match=r"options.(encoding|charset): (ISO-8859-1|UTF-16): .* write the file in UTF-8"):
         _rows(spark, _book(tmp_path, "json", COLUMNS, options))
+
+
+def test_a_time_is_in_the_zone_that_it_or_its_book_says(spark: SparkSession, tmp_path: Path) -> None:
+    texts = {
+        "2026-03-01 10:00:00 Asia/Dhaka": 4,
+        "2026-03-01 10:00:00.5UTC": 10,
+        "2026-03-01T10:00:00+02:00": 8,
+        "2026-03-01 10:00:00 GMT": 10,
+        "2026-03-01 10:00:00 PST8PDT": 18,
+        **{f"2026-03-01 10:00:00{short}": None for short in (" BST", "CST", " IST", ".5 EST")},
+    }
+    zones = {"": 10, 'timeZone = "Europe/Paris"': 9, 'TimeZone = "-03:00"': 13}
+    for options, hour in zones.items():
+        book, wanted = _book(tmp_path, "csv", options=options), texts | {"2026-03-01 10:00:00": hour}
+        frame = spark.createDataFrame([(text,) for text in wanted], "text string")
+        found = frame.select("text", f.hour(moment(book, f.col("text")))).collect()
+        assert dict(map(tuple, found)) == wanted
+    with pytest.raises(BookError, match=r"^book orders: options.timeZone: BST: three letters are .* Europe/London$"):
+        zone_of(_book(tmp_path, "csv", options='timeZone = "BST"'))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "more", "without"),
+    [
+        ("dd.MM.yyyy HH:mm", "", True),
+        ("yyyy-MM-dd'T'HH:mm:ss'Z'", "", True),
+        ("dd.MM.yyyy HH:mm XXX", "", False),
+        ("yyyy-MM-dd'T'HH:mm:ss[.SSS[XXX]]", 'timeZone = "UTC"', True),
+        ("yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]", "", "of a time without its zone options.timeZone has to say which it is"),
+        ("dd.MM.yyyy HH:mm z", "", "three letters are the name of several zones"),
+        ("dd.MM.yyyy HH:mm zzzz", "", False),
+    ],
+)
+def test_a_pattern_says_whether_its_times_have_a_zone(
+    tmp_path: Path, pattern: str, more: str, without: bool | str
+) -> None:
+    book = _book(tmp_path, "csv", options=f'timestampFormat = "{pattern}"\n{more}')
+    if isinstance(without, str):
+        with pytest.raises(BookError, match=f"^book orders: options.timestampFormat: .*: {without}"):
+            pattern_without_zone(book, pattern)
+    else:
+        assert pattern_without_zone(book, pattern) is without
+
+
+@pytest.mark.parametrize(
+    ("options", "at", "without"),
+    [
+        ('timestampFormat = "dd.MM.yyyy HH:mm"', "01.03.2026 00:00", True),
+        ('timestampFormat = "dd.MM.yyyy HH:mm"\ntimeZone = "Europe/Paris"', "01.03.2026 01:00", False),
+        ('timeZone = "Europe/Paris"', "2026-03-01 01:00:00", False),
+    ],
+)
+def test_a_time_without_a_zone_is_in_that_of_its_book(
+    spark: SparkSession, tmp_path: Path, options: str, at: str, without: bool
+) -> None:
+    (tmp_path / "rows").write_text(_lines(HEADER, LINE.replace(AT, at)), encoding="utf-8")
+    (row,) = _rows(spark, _book(tmp_path, "csv", options=options))
+    assert (row["at"].timestamp(), row["without_zone"]) == (1_772_323_200, without)
 
 
 def test_a_time_may_be_a_number_of_seconds_in_json(spark: SparkSession, tmp_path: Path) -> None:
@@ -254,6 +376,52 @@ def test_each_file_of_a_folder_has_its_header(spark: SparkSession, tmp_path: Pat
     )
     with pytest.raises(BookError, match=r"book orders: cannot be read: .*2\.csv.*: CSV header does not conform"):
         _rows(spark, _book(tmp_path, "csv"))
+
+
+MOMENT = datetime(2026, 3, 1)  # noqa: DTZ001
+PARQUET = ORDER | {"amount": Decimal("1.50"), "placed_at": MOMENT}
+
+
+def _parquet(file: Path, time: pa.DataType, **more: pa.Array) -> None:
+    table = pa.Table.from_pylist([PARQUET])
+    table = table.set_column(1, "placed_at", table["placed_at"].cast(time))
+    for name, values in more.items():
+        table = table.append_column(name, values)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, file)
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, None])
+@pytest.mark.parametrize("options", ["", 'timeZone = "Europe/Paris"'])
+def test_each_parquet_file_says_whether_its_times_have_a_zone(
+    spark: SparkSession, tmp_path: Path, columns: str | None, options: str
+) -> None:
+    """And each that its times are in nanoseconds, of which Spark makes none."""
+    _parquet(tmp_path / "rows" / "a b.parquet", pa.timestamp("ns", "UTC"))
+    _parquet(tmp_path / "rows" / "c.parquet", pa.timestamp("ns"))
+    found = _rows(spark, _book(tmp_path, "parquet", columns, options))
+    read = Counter((row["at"].timestamp() - 1_772_323_200, row["without_zone"]) for row in found)
+    assert read == Counter([(0, False), (-3600, False) if options else (0, True)])
+    _parquet(tmp_path / "rows" / "d.parquet", pa.timestamp("us", "UTC"))
+    with pytest.raises(
+        BookError, match=r"/rows/d.parquet: the column 'placed_at' is in nanoseconds in other files alone$"
+    ):
+        _rows(spark, _book(tmp_path, "parquet", columns, options))
+
+
+def test_a_parquet_column_that_is_not_asked_for_does_not_matter(spark: SparkSession, tmp_path: Path) -> None:
+    """Of whatever type it is; one that is a folder is there."""
+    ids = pa.array([bytes(15) + b"\x0a"], pa.uuid())
+    _parquet(tmp_path / "rows" / "state=new" / "a.parquet", pa.timestamp("us", "UTC"), id=ids)
+    book = _book(tmp_path, "parquet", f"{COLUMNS}, state string")
+    book = book.model_copy(update={"committed_when": "state = 'new'"})
+    (row,) = _rows(spark, book)
+    assert (row["key"], row["state"]) == ("a1", "committed")
+    book = _book(tmp_path, "parquet", f"{COLUMNS}, id binary")
+    (row,) = _rows(spark, book.model_copy(update={"key": "id", "message_key": "txn-id"}))
+    assert row["key"] == "00000000-0000-0000-0000-00000000000a"
+    with pytest.raises(BookError, match=r"Illegal Parquet type: .*UUID.*; columns says which of them are read$"):
+        _rows(spark, _book(tmp_path, "parquet", None))
 
 
 def test_a_column_that_no_parquet_file_has_is_refused(spark: SparkSession, tmp_path: Path) -> None:

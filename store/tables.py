@@ -171,7 +171,7 @@ consumer_group = Table(
     Column("on_expiry", Text),
     Column("max_attempts", SmallInteger),
     Column("retry", Text),
-    # The user that made it, where it is a subscription of that user's container: no one else joins it.
+    # The id of the user that made it, where it is a subscription of that user's container: no one else joins it.
     Column("owner", Text),
     UniqueConstraint("address_id", "name"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
@@ -630,6 +630,9 @@ user_account = Table(
     # Since when it may not log in; null: it may.
     Column("disabled_at", DateTime(timezone=True)),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # No other user ever has it, none of the same name either: txn-ids are checked with it, and subscriptions belong to
+    # it. Of users that were made before schema 0040 it is their name.
+    Column("id", Text, nullable=False, unique=True, server_default=text("gen_random_uuid()::text")),
 )
 
 user_verifier = Table(

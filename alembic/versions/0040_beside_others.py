@@ -94,6 +94,12 @@ def upgrade() -> None:
         "alter table coordinator.permission add column id bigint generated always as identity,"
         " add constraint permission_pkey primary key (id)"
     )
+    op.execute("alter table coordinator.user_account add column id text")
+    op.execute("update coordinator.user_account set id = name")
+    op.execute(
+        "alter table coordinator.user_account alter column id set not null,"
+        " alter column id set default gen_random_uuid()::text, add constraint user_account_id_key unique (id)"
+    )
     op.create_table("lock", sa.Column("name", sa.Text, primary_key=True), schema=SCHEMA)
     op.execute(f"insert into coordinator.lock values {', '.join(f'({name!r})' for name in _NAMES)}")
     for function, advisory, row in _LOCKS:
@@ -122,3 +128,8 @@ def downgrade() -> None:
         _replace(function, row, advisory)
     op.drop_table("lock", schema=SCHEMA)
     op.execute("alter table coordinator.permission drop column id")
+    # an earlier version knows users by their names alone
+    op.execute(
+        "update coordinator.consumer_group g set owner = u.name from coordinator.user_account u where u.id = g.owner"
+    )
+    op.execute("alter table coordinator.user_account drop column id")

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, insert, text, update
 
-from store import migrations
+from store import history, migrations, users
 from store.database import connected
+from store.ids import TxnIds
 from store.partitions import make_days, op_id_at
 from store.retention import Dropped, Policy, drop_old
 from store.tables import HELD, consumer_group, op, pending_retirement, seek
@@ -216,3 +217,29 @@ def test_a_day_whose_removal_was_interrupted_is_removed_by_another_version(
     with connected(database_url) as connection:
         assert not list(connection.scalars(interrupted))
         assert name in _drop_old(connection, policy).removed
+
+
+@pytest.mark.rule("F6", "S3")
+def test_users_that_an_earlier_version_has_made_keep_what_they_had(database: Connection, database_url: str) -> None:
+    """Their txn-ids and subscriptions say their names; those of users that are made later, their ids."""
+    database.close()
+    migrations.downgrade(database_url, "0038")
+    with connected(database_url) as connection:
+        connection.execute(text("insert into coordinator.user_account (name) values ('alice')"))
+        connection.commit()
+    migrations.upgrade(database_url)
+    with connected(database_url) as connection:
+        secret = connection.scalar(text("select secret from coordinator.store_identity"))
+        txn_id = TxnIds(1, bytes(secret)).next("alice")
+        assert history.genuine(connection, UUID(bytes=txn_id))
+        users.add(connection, "bob", {})
+        made = {each.name: each.id for each in users.list_all(connection)}
+        assert made["alice"] == "alice"
+        assert made["bob"] != "bob"
+        group = "insert into coordinator.consumer_group (address_id, name, owner) select id, 'prices', :owner from made"
+        at = "with made as (insert into coordinator.address (name, routing) values ('t', 'topic') returning id)"
+        connection.execute(text(f"{at} {group}"), {"owner": made["bob"]})
+        connection.commit()
+    migrations.downgrade(database_url, "0038")
+    with connected(database_url) as connection:
+        assert connection.scalar(text("select owner from coordinator.consumer_group")) == "bob"

@@ -66,6 +66,19 @@ _INBOX = (
         "  insert into coordinator.inbox (consumer, message_id)",
     ),
 )
+_FREE_ID = """
+create function coordinator.free_id() returns trigger language plpgsql as $$
+begin
+  while case tg_table_name
+    when 'address' then exists (select from coordinator.address a where a.id = new.id)
+      or exists (select from coordinator.removed_address r where r.id = new.id)
+    else exists (select from coordinator.consumer_group g where g.id = new.id)
+      or exists (select from coordinator.removed_group r where r.id = new.id) end
+  loop
+    new.id := nextval(pg_get_serial_sequence(tg_relid::regclass::text, 'id'));
+  end loop;
+  return new;
+end $$"""
 _RIGHTS = """      execute format('grant %s on coordinator.%I to %s', privilege, leaf, role);
     end loop;
 """
@@ -115,9 +128,20 @@ def upgrade() -> None:
     )
     for added, before in _INBOX:
         _replace("first_time(text, text)", before, added + before)
+    op.execute(_FREE_ID)
+    for table in ("address", "consumer_group"):
+        op.execute(f"alter table coordinator.{table} alter column id set cycle")
+        op.execute(
+            f"create trigger {table}_free_id before insert on coordinator.{table}"
+            " for each row execute function coordinator.free_id()"
+        )
 
 
 def downgrade() -> None:
+    for table in ("address", "consumer_group"):
+        op.execute(f"drop trigger {table}_free_id on coordinator.{table}")
+        op.execute(f"alter table coordinator.{table} alter column id set no cycle")
+    op.execute("drop function coordinator.free_id()")
     for added, before in reversed(_INBOX):
         _replace("first_time(text, text)", added + before, before)
     op.drop_table("inbox_owner", schema=SCHEMA)

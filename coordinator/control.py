@@ -43,8 +43,8 @@ class Answers(Protocol):
         """Of its connection, at this instance; 0: it is gone."""
 
     @property
-    def user(self) -> str | None:
-        """As which its client has logged in; None: as none."""
+    def user_id(self) -> str | None:
+        """Of the user as which its client has logged in; None: as none."""
 
     def may_decide(self, group: str, *, own: bool) -> bool:
         """Whether its connection is of the producer group: it says so, or has a checker (H20). ``own``: the transaction
@@ -90,7 +90,7 @@ class Control:
 
     def declare(self) -> Transaction:
         """Refusal if the connection has too many undecided transactions."""
-        txn = self._registry.declare(self._owner, self, self._timeout, self._halves(), self._answers.user)
+        txn = self._registry.declare(self._owner, self, self._timeout, self._halves(), self._answers.user_id)
         self._txns[txn.id] = txn
         return txn
 
@@ -136,10 +136,10 @@ class Control:
         if not self._answers.open:
             return
         registry = self._registry
-        if not registry.genuine(txn_id, self._answers.user):
+        if not registry.genuine(txn_id, self._answers.user_id):
             self._look(txn_id, fail, answer)
             return
-        refusal = registry.unknown(txn_id, self._answers.user)
+        refusal = registry.unknown(txn_id, self._answers.user_id)
         if refusal.condition is Condition.TXN_TIMEOUT and not fail:
             self._answers.reject(answer, refusal)
             return

@@ -131,7 +131,7 @@ class Posts:
         if txn_id is not None:
             txn = self.registry.for_work(txn_id, link.connection)
             if txn is None:
-                self.refuse_unknown(link, delivery, settled, self.registry.unknown(txn_id, link.connection.user))
+                self.refuse_unknown(link, delivery, settled, self.registry.unknown(txn_id, link.connection.user_id))
                 return
         address = link.address
         if link.ending is not None:
@@ -338,7 +338,7 @@ class Relay:
         if post.txn is not None and not post.txn.open:  # it was decided meanwhile: its time ran out
             self._count(self.waiting.popleft(), -1)
             if self._link_open:
-                unknown = self._posts.registry.unknown(post.txn.id, self._link.connection.user)
+                unknown = self._posts.registry.unknown(post.txn.id, self._link.connection.user_id)
                 self._posts.refuse_unknown(self._link, post.delivery, post.settled, unknown)
             return
         if found is None:

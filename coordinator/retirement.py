@@ -58,8 +58,8 @@ class Owner(Protocol):
     """The connection of a link."""
 
     @property
-    def user(self) -> str | None:
-        """As which its client has logged in; None: as none."""
+    def user_id(self) -> str | None:
+        """Of the user as which its client has logged in; None: as none."""
 
 
 class Retirement:
@@ -97,7 +97,7 @@ class Retirement:
                 if known:
                     entry.peer_settled = entry.peer_settled or settled
             if not known:  # T30; else the delivery is part of it, or was, and is settled (T34)
-                link.refuse(self._registry.unknown(txn_id, owner.user))
+                link.refuse(self._registry.unknown(txn_id, owner.user_id))
         elif enlisted is not None and enlisted is not txn:  # T29
             entry.peer_settled = entry.peer_settled or settled
             text = "a delivery was retired in one transaction and then in another, both undecided"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Client:
     """What a connection knows of it."""
 
-    __slots__ = ("_let_in", "_mechanisms", "login", "peer", "rights", "service", "socket", "user")
+    __slots__ = ("_let_in", "_mechanisms", "login", "peer", "rights", "service", "socket", "user", "user_id")
 
     def __init__(self, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
         """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.offer`)."""
@@ -38,6 +38,8 @@ class Client:
         self.login: Exchange | None = None
         #: as which it has logged in; None: as none
         self.user: str | None = None
+        #: what the store knows it by: a user made anew under the same name has another
+        self.user_id: str | None = None
         #: what its user may do; None: it is not known yet
         self.rights: Rights | None = None
         if isinstance(sock, TlsSocket):
@@ -58,7 +60,7 @@ class Client:
     def _log_in(self, mechanism: str, say: Say) -> Exchange:
         def answer(said: Challenge | Outcome) -> None:
             if isinstance(said, Outcome) and said.code is Code.OK:
-                self.user = said.user
+                self.user, self.user_id = said.user, said.user_id
                 self._let_in = lambda: say(said)
                 self.service.permissions.enter(self)
             else:

@@ -86,8 +86,8 @@ class ControlLink(Incoming):
         return self.connection.number if self.connection.open and not self.connection.closing else 0
 
     @property
-    def user(self) -> str | None:
-        return self.connection.user
+    def user_id(self) -> str | None:
+        return self.connection.user_id
 
     def may_decide(self, group: str, *, own: bool) -> bool:
         if group != self._group and not self.connection.service.checks.has(self.number, group):
@@ -97,7 +97,7 @@ class ControlLink(Incoming):
     @property
     def may_look(self) -> bool:
         # a client without a login asks for those of such clients alone
-        return self.user is not None and (self.may_manage or self.connection.may_ever(Verb.CHECK))
+        return self.user_id is not None and (self.may_manage or self.connection.may_ever(Verb.CHECK))
 
     @property
     def may_manage(self) -> bool:

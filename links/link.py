@@ -70,8 +70,9 @@ class Carrier(Protocol):
     def asked(self, link: engine.Pointer) -> Termini | None:
         """What its attach says of its termini, and the engine does not show; None: the peer has no such link."""
 
-    #: as which the client has logged in; None: as none
+    #: as which the client has logged in, and its id; None: as none
     user: str | None
+    user_id: str | None
 
     def may(self, verb: Verb, name: str) -> bool: ...
 
@@ -151,7 +152,7 @@ class Link:
         self.name = engine.link_name(pointer)
         #: with its user, else any client could end the links, and with a control link the transactions, of another (S3)
         self.identity: Identity = (
-            connection.user,
+            connection.user_id,
             connection.container or f"\0{connection.number}",
             bool(engine.link_is_receiver(pointer)),
             self.name,

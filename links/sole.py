@@ -79,7 +79,7 @@ class Carrier(Protocol):
     output: Output
     socket: socket.socket
     number: int
-    user: str | None
+    user_id: str | None
     container: str
     peer: str
     open: bool
@@ -101,7 +101,7 @@ class Sole:
         self._policy = asked
         self._probing = False
         self._claim = connection.service.sole_connections.claim(
-            self, connection.number, connection.user, connection.container, close_existing=asked == _CLOSE_EXISTING
+            self, connection.number, connection.user_id, connection.container, close_existing=asked == _CLOSE_EXISTING
         )
 
     def properties(self) -> dict[object, object]:

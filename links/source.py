@@ -140,7 +140,7 @@ class _Wanted:
             else:
                 self._refuse(Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {name!r}"))
 
-        self._ask(partial(self._service.subscriptions.find, name, after, self.connection.user), looked_up)
+        self._ask(partial(self._service.subscriptions.find, name, after, self.connection.user_id), looked_up)
 
     def _found(self, address: Address | Refusal) -> None:
         if not self._attaching.open:
@@ -192,7 +192,7 @@ class _Wanted:
         if self._browse and not address.topic and not self._broadcast:  # browsing changes nothing
             source = engine.address_of(engine.link_remote_source(self._pointer)) or ""
             absent = None if self.connection.may(Verb.RECEIVE, source) else unauthorized(Verb.RECEIVE, source)
-        self._ask(partial(subscriptions.join, address, group, absent=absent, user=self.connection.user), joined)
+        self._ask(partial(subscriptions.join, address, group, absent=absent, user=self.connection.user_id), joined)
 
     def _attach(self, address: Address, queue: Queue, group: Group | None) -> None:
         connection, pointer, asked = self.connection, self._pointer, self._filters

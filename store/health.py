@@ -20,10 +20,16 @@ from store.heartbeat import CLOCK_SECONDS
 from store.holders import HeldUp, held_up
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import BEATING, READ_ONLY
-from store.tables import consumer_group, entry, heartbeat, instance, txn
+from store.tables import SCHEMA, consumer_group, entry, heartbeat, instance, txn
 
 #: A plain transaction that is undecided for longer than its limit and this has no instance that looks after it.
 _LATE = timedelta(minutes=1)
+
+#: The sequence of which most is used up, where that is more than half.
+_USED_UP = text(
+    "select sequencename as name, (100 * (last_value::numeric / max_value))::int4 as percent from pg_sequences"
+    f" where schemaname = '{SCHEMA}' and not cycle and last_value > max_value / 2 order by 2 desc limit 1"
+)
 
 #: A batch is told of that takes longer than this: most take some milliseconds.
 _LONG_SECONDS = 5
@@ -53,6 +59,10 @@ class Health:
     clock_ahead_seconds: float | None
     #: entries whose group does not exist: they are never delivered
     orphans: int
+    #: the most used sequence of ids that do not come again, once more than half of them are used; and how much is, in
+    #: percent
+    ids_running_out: str | None
+    ids_used_percent: int | None
     #: how long a batch of the service has waited, for others' locks or over all its attempts; None: none does for
     #: longer than some seconds
     commit_waits_seconds: float | None
@@ -107,6 +117,7 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
                      where not exists (select from {consumer_group.fullname} g where g.id = p.id)"""
             )
         )
+        used = connection.execute(_USED_UP).one_or_none()
         folder = connection.scalar(text("select setting from pg_settings where name = 'data_directory'"))
         connection.rollback()
         server = connection.connection.driver_connection
@@ -127,6 +138,8 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
         clock_ahead_instance=clock_instance,
         clock_ahead_seconds=clock_seconds,
         orphans=int(orphans or 0),
+        ids_running_out=used.name if used else None,
+        ids_used_percent=used.percent if used else None,
         commit_waits_seconds=max((each for each in (waits.seconds, commit_waits) if each is not None), default=None),
         held_up_by=waits.by,
         commit_refused_with=str(from_sqlstate(refused_with)) if refused_with else None,
@@ -173,6 +186,8 @@ def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
         lines.append(f"the clock of instance {found.clock_ahead_instance} is {by} the database's; keep both by NTP")
     if found.orphans:
         lines.append(f"{found.orphans} entries belong to no consumer group: they are never delivered")
+    if found.ids_running_out is not None:
+        lines.append(f"{found.ids_used_percent} percent of the ids of {found.ids_running_out} are used up")
     if found.free_percent is not None and found.free_percent < fewest_free:
         lines.append(f"{found.free_percent} percent of the disk are free")
     if found.free_bytes is not None and found.free_bytes < least_bytes:

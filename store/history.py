@@ -79,7 +79,7 @@ def genuine(connection: Connection, txn_id: UUID) -> bool | None:
     try:
         with boundary():
             secret = connection.execute(select(store_identity.c.secret)).scalar_one()
-            users = connection.scalars(select(user_account.c.name)).all()
+            users = connection.scalars(select(user_account.c.id)).all()
     except StoreUnavailable as error:
         if error.sqlstate != LACKS_PERMISSION:
             raise

@@ -112,7 +112,8 @@ store_identity = Table(
 address = Table(
     "address",
     metadata,
-    Column("id", Integer, Identity(always=True), primary_key=True),
+    # From the first again after the last: see free_id.
+    Column("id", Integer, Identity(always=True, cycle=True), primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     # queue: consumers share the default group. topic: every subscription is a group of its own.
     Column("routing", Text, nullable=False, server_default="queue"),
@@ -157,7 +158,8 @@ address_use = Table(
 consumer_group = Table(
     "consumer_group",
     metadata,
-    Column("id", Integer, Identity(always=True), primary_key=True),
+    # As that of an address.
+    Column("id", Integer, Identity(always=True, cycle=True), primary_key=True),
     Column("address_id", Integer, ForeignKey(address.c.id, ondelete="CASCADE"), nullable=False),
     # '' is the default group of a queue.
     Column("name", Text, nullable=False, server_default=""),
@@ -171,7 +173,7 @@ consumer_group = Table(
     Column("on_expiry", Text),
     Column("max_attempts", SmallInteger),
     Column("retry", Text),
-    # The user that made it, where it is a subscription of that user's container: no one else joins it.
+    # The id of the user that made it, where it is a subscription of that user's container: no one else joins it.
     Column("owner", Text),
     UniqueConstraint("address_id", "name"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
@@ -629,6 +631,9 @@ user_account = Table(
     # Since when it may not log in; null: it may.
     Column("disabled_at", DateTime(timezone=True)),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # No other user ever has it, none of the same name either: txn-ids are checked with it, and subscriptions belong to
+    # it. Of users that were made before schema 0040 it is their name.
+    Column("id", Text, nullable=False, unique=True, server_default=text("gen_random_uuid()::text")),
 )
 
 user_verifier = Table(
@@ -929,6 +934,27 @@ begin
   select p.last_value into last from {SCHEMA}.promoted p;
   return case when lowest > last or last - lowest > {1000 << 22} then 1 else 0 end;
 end $$""",
+    # Clients can use up ids of addresses and groups, by dynamic nodes and by subscriptions that end with their link. So
+    # each id comes again, unless one has it still, or its name is remembered, as it is while a message may name it.
+    f"""
+create function {SCHEMA}.free_id() returns trigger language plpgsql as $$
+begin
+  while case tg_table_name
+    when 'address' then exists (select from {SCHEMA}.address a where a.id = new.id)
+      or exists (select from {SCHEMA}.removed_address r where r.id = new.id)
+    else exists (select from {SCHEMA}.consumer_group g where g.id = new.id)
+      or exists (select from {SCHEMA}.removed_group r where r.id = new.id) end
+  loop
+    new.id := nextval(pg_get_serial_sequence(tg_relid::regclass::text, 'id'));
+  end loop;
+  return new;
+end $$""",
+    *(
+        f"""
+create trigger {table}_free_id before insert on {SCHEMA}.{table}
+  for each row execute function {SCHEMA}.free_id()"""
+        for table in ("address", "consumer_group")
+    ),
     # Names outlive their addresses and groups.
     f"""
 create function {SCHEMA}.remember_removed() returns trigger language plpgsql as $$

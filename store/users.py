@@ -24,6 +24,8 @@ class Verifier:
     iterations: int
     stored_key: bytes
     server_key: bytes
+    #: of the user that has it, once it is stored
+    user_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class UserLine:
     """A user in a list."""
 
     name: str
+    #: no other ever has it, none of the same name either
+    id: str
     #: None: it may log in
     disabled_at: datetime | None
     created_at: datetime
@@ -46,9 +50,9 @@ def add(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) ->
     """
     with boundary():
         permissions.counted(connection)
-        connection.execute(insert(user_account).values(name=name))
+        user_id = connection.scalar(insert(user_account).values(name=name).returning(user_account.c.id))
         _put(connection, name, verifiers)
-        audit.note(connection, Action.USER_ADD, name, {"mechanisms": sorted(verifiers)})
+        audit.note(connection, Action.USER_ADD, name, {"id": user_id, "mechanisms": sorted(verifiers)})
         connection.commit()
 
 

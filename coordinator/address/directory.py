@@ -52,8 +52,8 @@ class Maker(Protocol):
     addresses_made: int
 
     @property
-    def user(self) -> str | None:
-        """As which its client has logged in; None: as none."""
+    def user_id(self) -> str | None:
+        """Of the user as which its client has logged in; None: as none."""
 
     def may(self, verb: Verb, name: str) -> bool:
         """Whether it has the permission (S3)."""

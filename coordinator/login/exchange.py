@@ -28,11 +28,14 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end. ``data``: the last words of the mechanism. ``user``: as which the client is in; None: as none."""
+    """The end. ``data``: the last words of the mechanism. ``user``: as which the client is in, with its id; None: as
+    none.
+    """
 
     code: Code
     data: bytes | None = None
     user: str | None = None
+    user_id: str | None = None
 
 
 Say = Callable[[Challenge | Outcome], None]

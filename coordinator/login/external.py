@@ -46,6 +46,7 @@ class External:
         self._disabled = disabled
         self._ended = False
         self._may = True
+        self._id: str | None = None
         self._in = False
 
     def end(self) -> None:
@@ -53,7 +54,9 @@ class External:
         if self._user is not None:
             self._users.leave(self._user, self._lock_out)
 
-    def _lock_out(self) -> None:
+    def _lock_out(self, user_id: str | None = None) -> None:
+        if user_id is not None and self._id in (None, user_id):
+            return
         self._may = False
         if self._in:
             self._disabled()
@@ -65,12 +68,13 @@ class External:
         self._users.enter(self._user, self._lock_out)
         self._users.ask_enabled(self._user, self._found, self._found_none)
 
-    def _found(self, enabled: bool) -> None:
+    def _found(self, user_id: str | None) -> None:
         if self._ended:
             return
-        self._in = enabled and self._may
+        self._id = user_id
+        self._in = user_id is not None and self._may
         if self._in:
-            self._say(Outcome(Code.OK, user=self._user))
+            self._say(Outcome(Code.OK, user=self._user, user_id=user_id))
         else:
             self._refuse()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -49,8 +50,10 @@ class Comparison:
         self._ended = True
         self._users.leave(self.user, self._lock_out)
 
-    def _lock_out(self) -> None:
-        """The user may not log in any more."""
+    def _lock_out(self, user_id: str | None = None) -> None:
+        """The user may not log in any more, unless it is the one with this id."""
+        if user_id is not None and (self._verifier is None or self._verifier.user_id == user_id):
+            return
         self._there = False
         if self._in:
             self._disabled()
@@ -91,7 +94,7 @@ class Comparison:
         outcome = fits(self._verifier)
         if outcome is not None and self._there:
             self._in = True
-            say(outcome)
+            say(replace(outcome, user_id=self._verifier.user_id))
             return
         # another name is not logged: it may be a password
         known = self.user if self._there else None

@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 #: Takes the outcome of a login that fails.
 Fail = Callable[[Outcome], None]
+#: Takes the id of the user that may be in by now; None: none of that name may.
+Leave = Callable[[str | None], None]
 
 #: How long a client that logs in waits for the store.
 STORE_SECONDS = 5.0
@@ -49,8 +51,8 @@ class Users:
         self._numbers = count()
         #: by number, what asks the questions in line, the first to come first
         self._line: OrderedDict[int, Callable[[], None]] = OrderedDict()
-        #: by user: what ends its connections
-        self._connected: dict[str, set[Callable[[], None]]] = {}
+        #: by user: what ends its connections, unless it has the id that is given
+        self._connected: dict[str, set[Leave]] = {}
         #: whether all of them are asked for in a while
         self._looks_again = False
         self.penalties = Penalties()
@@ -73,13 +75,13 @@ class Users:
 
         self._ask(lambda answered: questions.verifier(self._instance.queries, name, mechanism, answered), wait, say)
 
-    def ask_enabled(self, name: str, found: Callable[[bool], None], say: Fail) -> None:
-        """As :meth:`look_up`: whether the user may log in."""
+    def ask_enabled(self, name: str, found: Leave, say: Fail) -> None:
+        """As :meth:`look_up`: the id of the user if it may log in."""
 
-        def ask(answered: Callable[[frozenset[str] | StoreError], None]) -> None:
+        def ask(answered: Callable[[dict[str, str] | StoreError], None]) -> None:
             questions.enabled(self._instance.queries, [name], answered)
 
-        self._ask(ask, lambda names: found(name in names), say)
+        self._ask(ask, lambda ids: found(ids.get(name)), say)
 
     def _ask(
         self, ask: Callable[[Callable[[T | StoreError], None]], None], found: Callable[[T], None], say: Fail
@@ -117,15 +119,15 @@ class Users:
             _, begin = self._line.popitem(last=False)
             begin()
 
-    # -- users that are disabled while they are in
+    # -- users that are disabled, removed or made anew while they are in
 
-    def enter(self, user: str, disabled: Callable[[], None]) -> None:
-        self._connected.setdefault(user, set()).add(disabled)
+    def enter(self, user: str, leave: Leave) -> None:
+        self._connected.setdefault(user, set()).add(leave)
 
-    def leave(self, user: str, disabled: Callable[[], None]) -> None:
+    def leave(self, user: str, leave: Leave) -> None:
         connections = self._connected.get(user)
         if connections is not None:
-            connections.discard(disabled)
+            connections.discard(leave)
             if not connections:
                 del self._connected[user]
 
@@ -144,15 +146,15 @@ class Users:
         self.look()
 
     def _look(self, users: list[str]) -> None:
-        def answered(enabled: frozenset[str] | StoreError) -> None:
+        def answered(enabled: dict[str, str] | StoreError) -> None:
             if isinstance(enabled, StoreError):
                 log.warning("it is not known which users may stay", reason=str(enabled))
                 if not self._looks_again:
                     self._looks_again = True
                     self.call_later(LOOK_AGAIN_SECONDS, self._look_again)
                 return
-            for user in set(users) - enabled:
-                for disabled in list(self._connected.get(user, ())):
-                    disabled()
+            for user in users:
+                for leave in list(self._connected.get(user, ())):
+                    leave(enabled.get(user))
 
         questions.enabled(self._instance.queries, users, answered)

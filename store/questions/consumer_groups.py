@@ -52,7 +52,9 @@ MAKE = Query(
             select from {SCHEMA}.consumer_group where address_id = $1::int4 and name <> '' limit $4::int4) g),
         made as (
           insert into {SCHEMA}.consumer_group (address_id, name, instance_id, owner)
-          select $1::int4, $2::text, nullif($3::int4, 0), nullif($6::text, '') from room where room.left
+          select $1::int4, $2::text, nullif($3::int4, 0), nullif($6::text, '') from room
+           where room.left and not exists (
+             select from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text)
               on conflict (address_id, name) do nothing
           returning id, address_id),
         told as (

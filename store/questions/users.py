@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 def _verifier(rows: list[Row]) -> Verifier | None:
     if not rows:
         return None
-    salt, iterations, stored_key, server_key = rows[0]
-    return Verifier(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
+    salt, iterations, stored_key, server_key, user_id = rows[0]
+    return Verifier(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key, user_id=user_id)
 
 
 #: name, mechanism: the verifier of a user that may log in
 VERIFIER = Query(
     b"verifier",
-    f"""select v.salt, v.iterations, v.stored_key, v.server_key
+    f"""select v.salt, v.iterations, v.stored_key, v.server_key, u.id
           from {SCHEMA}.user_account u join {SCHEMA}.user_verifier v on v.user_name = u.name
          where u.name = $1::text and v.mechanism = $2::text and u.disabled_at is null""",
     _verifier,
 )
 
-#: names: those that may log in
-ENABLED = Query(
+#: names: the ids of those that may log in
+ENABLED: Query[dict[str, str]] = Query(
     b"enabled",
-    f"select name from {SCHEMA}.user_account where name = any($1::text[]) and disabled_at is null",
-    lambda rows: frozenset(name for (name,) in rows),
+    f"select name, id from {SCHEMA}.user_account where name = any($1::text[]) and disabled_at is null",
+    dict,
 )
 
 
@@ -47,6 +47,6 @@ def verifier(
     asked.ask(VERIFIER, [arrays.octets_of(name), mechanism.encode()], answered)
 
 
-def enabled(asked: Queries, names: Collection[str], answered: Callable[[frozenset[str] | StoreError], None]) -> None:
-    """Which of the users ``names`` may log in."""
+def enabled(asked: Queries, names: Collection[str], answered: Callable[[dict[str, str] | StoreError], None]) -> None:
+    """Which of the users ``names`` may log in, with their ids: a user made anew has another."""
     asked.ask(ENABLED, [arrays.text([name.encode() for name in names])], answered)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
+from store.embedded.running import running_url
 from store.permissions import Verb
 from tests.fix_permissions import Enter, enter_as
 from tests.fix_service import Service, running_service
-from tests.fix_users import EVERYTHING
+from tests.fix_users import EVERYTHING, Grant, grant
 from tests.fix_wire import Ask, Dial, decided
 from tests.wire.frames import Accepted, Source
 from tests.wire.messages import data
@@ -94,3 +96,42 @@ def test_a_user_ends_by_name_a_subscription_of_its_own(enter: Enter, dial: Dial,
         session = enter_as(dial, topics[user], container_id=address)
         assert _ended_by_name(session) == topics[user]
         assert _ended_by_name(session) == ""
+
+
+_NOT_OTHERS: list[Grant] = [(verb, "*") for verb in Verb if verb is not Verb.MANAGE]
+
+
+def _made_anew(service: Service, name: str) -> None:
+    """The user is removed, and another made under its name, at one moment."""
+    with psycopg.connect(running_url(service.data_dir)) as store:
+        verifiers = "select mechanism, salt, iterations, stored_key, server_key from coordinator.user_verifier"
+        store.execute(
+            f"create temporary table kept on commit drop as {verifiers} where user_name = %s".encode(), [name]
+        )
+        store.execute("delete from coordinator.user_account where name = %s", [name])
+        store.execute("insert into coordinator.user_account (name) values (%s)", [name])
+        store.execute("insert into coordinator.user_verifier select %s, k.* from kept k", [name])
+        store.execute("select pg_notify('coordinator_user', %s)", [name])
+    grant(service, _NOT_OTHERS, user=name)
+
+
+@pytest.mark.rule("T11")
+def test_a_user_made_anew_under_a_name_has_nothing_of_the_one_before(
+    enter: Enter, dial: Dial, service: Service, address: str
+) -> None:
+    name, topic = f"user {address}", f"topic-{address}"
+    enter(_NOT_OTHERS, user=name)
+    before = enter_as(dial, name, container_id=address)
+    control = before.control()
+    txn = control.declare()
+    before.sender(address).outcome(data(b"x"), txn=txn)
+    control.commit(txn)
+    assert control.discharge(txn) == Accepted()
+    _lasting(before, topic)
+    _made_anew(service, name)
+    assert before.peer.closed().condition == "amqp:unauthorized-access"
+    after = enter_as(dial, name, container_id=address)
+    assert condition(after.control().discharge(txn)) == UNKNOWN
+    assert _ended_by_name(after) == ""
+    source = Source(address=topic, capabilities=(Symbol("topic"),), expiry_policy=Symbol("never"))
+    assert after.receiver(source, name="prices").error == "amqp:unauthorized-access"

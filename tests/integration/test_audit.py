@@ -47,6 +47,7 @@ def _all(connection: Connection) -> list[audit.Line]:
 
 def _users(connection: Connection) -> list[tuple[Action, str, dict[str, Any]]]:
     users.add(connection, "alice", {})
+    (made,) = users.list_all(connection)
     assert users.set_verifiers(connection, "alice", {})
     assert users.disable(connection, "alice")
     assert users.enable(connection, "alice")
@@ -57,7 +58,7 @@ def _users(connection: Connection) -> list[tuple[Action, str, dict[str, Any]]]:
     assert permissions.revoke(connection, Grantee(user="alice"), [Verb.SEND], "x*")
     assert users.remove(connection, "alice")
     return [
-        (Action.USER_ADD, "alice", {"mechanisms": []}),
+        (Action.USER_ADD, "alice", {"id": made.id, "mechanisms": []}),
         (Action.USER_PASSWORD, "alice", {}),
         (Action.USER_DISABLE, "alice", {}),
         (Action.USER_ENABLE, "alice", {}),

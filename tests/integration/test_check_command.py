@@ -74,6 +74,23 @@ def test_a_disk_with_little_room(database: Connection, alive: int) -> None:
     ]
 
 
+@pytest.mark.rule("S4")
+def test_ids_that_run_out_are_told(database: Connection, alive: int) -> None:
+    """Those of addresses and groups come again."""
+    last = 2**31 - 1
+    for table, used, percent in (
+        ("instance", last // 2, None),
+        ("address", last, None),
+        ("consumer_group", last, None),
+        ("instance", last * 3 // 4, 75),
+    ):
+        database.execute(text(f"select setval('coordinator.{table}_id_seq', {used})"))
+        database.commit()
+        assert health.look(database).ids_used_percent == percent
+    said = ["75 percent of the ids of instance_id_seq are used up"]
+    assert health.wrong(health.look(database), fewest_free=0, least_bytes=0) == said
+
+
 def test_no_age_is_below_zero(database: Connection, rows: Rows, alive: int) -> None:
     """Where the clock of an instance runs ahead, its transactions are declared later than now."""
     rows.txn(alive)

@@ -103,7 +103,7 @@ def test_a_group_that_another_instance_makes_in_the_same_moment_is_joined(
 
 
 class Maker:
-    user: str | None = None
+    user_id: str | None = None
 
     def __init__(self, made: int) -> None:
         self.addresses_made = made

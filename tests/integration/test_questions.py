@@ -98,3 +98,35 @@ def test_a_server_process_whose_client_is_gone_ends_though_it_waits(database_url
         asking.queries.close()
         asking.loop.run_until(lambda: truth.rows(mine, name) == [])
     asking.loop.close()
+
+
+def _used(truth: Truth, table: str) -> int:
+    """The last of the ids that were given out."""
+    (last,) = truth.rows(f"select last_value from {SCHEMA}.{table}_id_seq")[0]
+    return int(last)
+
+
+@pytest.mark.rule("D1", "S4")
+def test_a_group_that_is_there_uses_no_id(asking: Asking, rows: Rows, truth: Truth) -> None:
+    """Each attach to a named group, or to a lasting subscription, asks for it."""
+    address = rows.address_of(rows.queue("orders", group="billing"))
+    before = _used(truth, "consumer_group")
+    for number in range(1, 4):
+        asking.ask(consumer_groups.make, address, "billing", 0, 100)
+        asking.loop.run_until(asking.answered(number))
+    assert (len(set(asking.answers)), _used(truth, "consumer_group")) == (1, before)
+
+
+@pytest.mark.rule("S4")
+@pytest.mark.parametrize("table", ["address", "consumer_group"])
+def test_ids_come_again_that_no_one_has(rows: Rows, truth: Truth, table: str) -> None:
+    """And whose name is not remembered: halves and ops may refer to it."""
+    groups = [rows.queue(name) for name in ("kept", "gone", "forgotten")]
+    last = max(rows.address_of(group) if table == "address" else group for group in groups)
+    remembered = {"address": "removed_address", "consumer_group": "removed_group"}[table]
+    truth.run(f"delete from {SCHEMA}.address where name <> 'kept'")
+    truth.run(f"delete from {SCHEMA}.{remembered} where id = {last}")
+    truth.run(f"select setval('{SCHEMA}.{table}_id_seq', 2147483646)")
+    made = [rows.queue(f"new {number}") for number in range(3)]
+    new = [rows.address_of(group) if table == "address" else group for group in made]
+    assert new == [2147483647, last, last + 1]

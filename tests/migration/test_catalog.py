@@ -43,6 +43,9 @@ _CATALOG = {
           from pg_constraint where connamespace = :schema ::regnamespace
                and conrelid::regclass::text !~ 'alembic_version'
          order by 1, 2""",
+    "sequences": """
+        select sequencename, data_type::text, start_value, min_value, max_value, increment_by, cycle from pg_sequences
+         where schemaname = :schema order by 1""",
     "indexes": """
         select indexname, indexdef from pg_indexes where schemaname = :schema and tablename !~ '^alembic_version'
          order by 1""",

@@ -50,7 +50,7 @@ class Connection:
     """Implements :class:`coordinator.address.directory.Maker`."""
 
     addresses_made = 0
-    user: str | None = None
+    user_id: str | None = None
 
     def may(self, verb: Verb, name: str) -> bool:
         return True
@@ -105,7 +105,7 @@ class ControlEnd(LinkEnd):
 
     number = 0
 
-    user = None
+    user_id = None
     may_look = may_manage = False
 
     def may_decide(self, group: str, *, own: bool) -> bool:

@@ -202,12 +202,14 @@ def print_json(value: object) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """``columns`` of ``rows``, aligned, under their names; control characters in values are escaped, and a long one is
-    cut, so that one name does not spread all lines.
+    """``columns`` of ``rows``, aligned, under their names; control characters in values are escaped. A long one moves
+    what comes behind it on its own line, and spreads no other.
     """
     lines = [[name.replace("_", "-") for name in columns]]
-    lines += [[printable(_cell(row[name]), _WIDEST_CELL) for name in columns] for row in rows]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    lines += [[_cell(row[name]) for name in columns] for row in rows]
+    widths = [
+        max(len(line[index]) for line in lines if len(line[index]) <= _WIDEST_CELL) for index in range(len(columns))
+    ]
     for line in lines:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 

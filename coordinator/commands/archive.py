@@ -118,10 +118,13 @@ def write(
     kept = policy(settings(config, database_url=database_url, data_dir=data_dir).retention)
     with _archive(config, database_url, data_dir) as connection, writing.alone(connection):
         root = _root(connection)
-        for table, day in writing.due(connection, kept, until):
+        due = writing.due(connection, kept, until)
+        for table, day in due:
             done = writing.write_day(connection, root, table, day)
             typer.echo(f"archived {table} of {day.isoformat()}: {done.rows} rows, {done.octets} octets")
         dropped = retention.drop_old(connection, kept)
+    if not due:
+        typer.echo("no day is due to be archived")
     for name in dropped.emptied:
         typer.echo(f"dropped {name}")
     for name in (*dropped.waiting, *dropped.unarchived):

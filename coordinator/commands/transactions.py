@@ -70,6 +70,7 @@ def outcome(
     wanted = read_txn_id(txn_id)
     from store import outcomes, retention
     from store.ids import declared_at
+    from store.reasons import DISCHARGED
 
     with store(config, database_url, data_dir, status=2) as connection:
         found = outcomes.outcome_of(connection, wanted)
@@ -87,7 +88,9 @@ def outcome(
     if as_json:
         print_json(asdict(found))
     else:
-        print_pairs(asdict(found))
+        # the store writes no reason where a client has discharged it
+        why = DISCHARGED if found.decided_at is not None and found.reason is None else found.reason
+        print_pairs({**asdict(found), "reason": why})
 
 
 def resolve(

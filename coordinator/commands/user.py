@@ -189,7 +189,7 @@ def _password(file: Path | None) -> str:
 
     text = _asked() if file is None else _read(file)
     try:
-        return prepared.password(text)
+        return prepared.new_password(text)
     except prepared.NotPrepared as error:
         fail(f"this can be no password: {error}", 2)
 

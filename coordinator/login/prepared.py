@@ -10,6 +10,8 @@ import unicodedata
 #: Octets of UTF-8: a frame of SASL has 512 at most (part 5, section 5.3.1), and `PLAIN` sends both in one.
 MOST_NAME_OCTETS = 128
 MOST_PASSWORD_OCTETS = 255
+#: Characters of a new password: NIST SP 800-63B, section 5.1.1.2.
+FEWEST_PASSWORD_CHARACTERS = 8
 
 _PROHIBITED = (
     stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3, stringprep.in_table_c4,
@@ -51,6 +53,14 @@ def name(text: str) -> str:
 def password(text: str) -> str:
     """:raises NotPrepared:"""
     return _bounded(prepared(text), MOST_PASSWORD_OCTETS)
+
+
+def new_password(text: str) -> str:
+    """One that a user is given now. :raises NotPrepared:"""
+    made = password(text)
+    if len(made) < FEWEST_PASSWORD_CHARACTERS:
+        raise NotPrepared(f"it has {len(made)} characters, expected {FEWEST_PASSWORD_CHARACTERS} at least")
+    return made
 
 
 def _bounded(made: str, most: int) -> str:

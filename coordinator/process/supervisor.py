@@ -220,7 +220,12 @@ class Supervisor:
             return
         for each in self._told():
             each.tell(certificates=True)
-        _log.info("certificates read again")
+        files = (self._settings.tls.certificate, self._settings.tls.key, self._settings.tls.client_ca)
+        _log.info(
+            "certificates read again",
+            files=[str(each) for each in files if each is not None],
+            settings="as at the start; changed ones need a restart",
+        )
 
     def _tend_worker(self, worker: _Worker, now: float) -> None:
         if worker.child is None:

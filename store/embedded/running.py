@@ -39,7 +39,9 @@ def running_url(data_dir: Path) -> str:
                 f"a coordinator runs with the data folder {data_dir} (process {holder}), but its database does not: "
                 f"{why}"
             )
-        raise NotRunning(f"no coordinator runs with the data folder {data_dir}; start one, or give --database-url")
+        raise NotRunning(
+            f"no coordinator runs with the data folder {data_dir}; start one, or give --config or --database-url"
+        )
     if not pidfile.ready:
         raise NotRunning(f"the database in {data_dir} is starting or stopping; try again")
     return url_of(pidfile.socket_dir)

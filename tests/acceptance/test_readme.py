@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fix_service import Service
+from tests.fix_service import Service, running_service
 from tests.readme import Block, Step, blocks, section, steps
 from tests.rules import ROOT
 
@@ -82,3 +82,21 @@ def test_the_tour_goes_as_it_says(service: Service, tmp_path: Path) -> None:
     assert {block.language for block in tour} == {"python", "java", "console"}
     for block in tour:
         reader.follow(block)
+
+
+@pytest.mark.rule("D9")
+def test_a_refused_link_or_no_service_ends_the_program_with_the_reason(tmp_path: Path) -> None:
+    """A link that is refused, and nothing that answers."""
+    (program,) = (each for each in blocks(section("A tour of two minutes")) if "# post.py" in each.text)
+
+    def problem(url: str) -> str:
+        (tmp_path / "post.py").write_text(program.text.replace("amqp://127.0.0.1:5672", url))
+        done = subprocess.run(
+            [sys.executable, "post.py", "commit", "tea"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
+
+    with running_service({"addresses.create": "never"}) as service:
+        assert "amqp:not-found" in problem(service.url)
+    assert problem(service.url).startswith("no connection: ")

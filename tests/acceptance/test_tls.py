@@ -370,7 +370,8 @@ def test_certificates_are_read_again_and_no_connection_ends(ca: Authority, tmp_p
         old.open()
         put(ca.sign("second", alternative=_HOST))
         os.kill(service.pid, signal.SIGHUP)
-        service.wait_for(lambda line: line.get("event") == "certificates read again")
+        read = service.wait_for(lambda line: line.get("event") == "certificates read again")
+        assert read["files"] == [str(certificate), str(key)]
         seen = {first}
         while len(seen) == 1:  # each worker reads them when it is told
             seen.add(shown(Peer(service.port)))

@@ -150,6 +150,7 @@ def test_the_command_archives_drops_and_restores(database: Connection, database_
     status, said = run("write")
     assert (status, f"archived half of {NAME}: 4 rows" in said, f"dropped op_{OLD:%Y%m%d}" in said) == (0, True, True)
     assert old.halves() == []
+    assert run("write") == (0, "no day is due to be archived\n")
     status, said = run("history", str(made[0]), "--no-archive")
     assert (status, f"coordinator archive restore {NAME}" in said) == (1, True)
     assert run("restore", "yesterday") == (2, "error: DAY: 'yesterday' is no day; expected 2026-11-01\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 
 from coordinator.__main__ import app
 from store import migrations, reasons
-from tests.fix_command import Command, Serve, environment
+from tests.fix_command import ROOT, Command, Serve, environment
 from tests.fix_store import Rows
 
 
@@ -102,6 +104,8 @@ def test_undecided_transactions_are_listed_and_resolved(run: Command, rows: Rows
     outcome = json.loads(run("outcome", txn_id, "--json").stdout)
     assert (outcome["outcome"], outcome["reason"]) == ("rollback", "the client is gone")
     assert "outcome:      rollback" in run("outcome", txn_id).stdout
+    shown = run("outcome", str(rows.decision("commit"))).stdout.splitlines()
+    assert [line.split(maxsplit=1) for line in shown[1:3]] == [["outcome:", "commit"], ["reason:", "discharged"]]
     again = run("resolve", txn_id, "--rollback", "--reason", "y")
     assert again.returncode == 1
     assert "decided already: rollback (the client is gone) at " in again.stderr
@@ -125,6 +129,25 @@ def test_purge(run: Command, rows: Rows) -> None:
     rows.entry(group)
     rows.entry(group, lease=2)
     assert run("purge", "orders").stdout.startswith("purged 1, left 1 ")
+
+
+@pytest.mark.parametrize(("answer", "purged"), [(b"n\n", b"Aborted"), (b"y\n", b"purged 1")])
+def test_purge_asks_first_on_a_terminal(database_url: str, rows: Rows, answer: bytes, purged: bytes) -> None:
+    rows.entry(rows.queue("orders"))
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "coordinator", "purge", "orders"]
+    own = environment(COORDINATOR_DATABASE_URL=database_url)
+    with subprocess.Popen(command, cwd=ROOT, env=own, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.write(ours, answer)
+        seen = b""
+        while purged not in seen:
+            seen += os.read(ours, 4096)
+        assert b"Throw away all messages that wait at 'orders'? [y/N]" in seen
+    assert process.returncode == (0 if answer == b"y\n" else 1)
+    more = subprocess.run([*command, "--yes"], cwd=ROOT, env=own, stdin=theirs, capture_output=True, check=True)
+    os.close(ours)
+    os.close(theirs)
+    assert more.stdout.startswith(b"purged 0" if answer == b"y\n" else b"purged 1")
 
 
 def test_migrate_says_what_it_did(command: Command, empty_database_url: str) -> None:
@@ -155,7 +178,7 @@ def test_the_store_of_a_running_service_is_found_by_its_folder(
     assert stopped.returncode == 1
     assert (
         stopped.stderr
-        == f"error: no coordinator runs with the data folder {folder}; start one, or give --database-url\n"
+        == f"error: no coordinator runs with the data folder {folder}; start one, or give --config or --database-url\n"
     )
     serve("--data-dir", str(folder)).listening()
     # The folder of the flag is meant, not the URL of the environment.

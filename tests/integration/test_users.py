@@ -95,6 +95,7 @@ def test_a_user_that_is_not_there(run: Command, password_file: str, what: str) -
         ("n" * 129, b"x", "this can be no name of a user: longer than 128 octets"),
         ("alice", b"", "this can be no password: it is empty"),
         ("alice", b"\n", "this can be no password: it is empty"),
+        ("alice", b"sevenof", "this can be no password: it has 7 characters, expected 8 at least"),
         ("alice", b"p" * 256, "this can be no password: longer than 255 octets"),
         ("alice", b"p\x07", "this can be no password: a control character"),
         ("alice", b"p\xff", "the first line is not UTF-8"),

@@ -13,7 +13,7 @@ from store.compiled import MODULES
 from tests.rules import ROOT
 
 #: What the script itself needs, as it is here.
-_REAL = ("sh", "cat", "cut", "dirname", "dpkg", "mkdir", "rm", "sed", "sha256sum", "tr")
+_REAL = ("sh", "cat", "cut", "dirname", "dpkg", "flock", "mkdir", "rm", "sed", "sha256sum", "sleep", "tr")
 #: Enough for no required package to be missing; the interpreter passes every question and makes no virtual environment.
 _WHOLE = {
     "python3.11": '[ "$1" = -m ] && exit 7 || exit 0',
@@ -57,10 +57,10 @@ class System:
         for name, body in commands.items():
             self._make(own / name, body)
 
-    def has_venv(self) -> Path:
+    def has_venv(self, body: str = "") -> Path:
         """A virtual environment that takes every package; its folder."""
         (self._folder / ".venv/bin").mkdir(parents=True)
-        self._make(self._folder / ".venv/bin/python", "")
+        self._make(self._folder / ".venv/bin/python", body)
         return self._folder / ".venv"
 
     def _make(self, path: Path, body: str) -> None:
@@ -71,12 +71,16 @@ class System:
         (self._folder / name).write_text("/* another */")
 
     def bootstrap(self, wanted: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        started = self.start(wanted)
+        return subprocess.CompletedProcess([wanted], started.wait(), *started.communicate())
+
+    def start(self, wanted: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [self._folder / ".ci/bootstrap", wanted],
             env={"PATH": str(self._commands)},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )
 
     def called(self, name: str) -> list[str]:
@@ -192,6 +196,16 @@ def test_a_prometheus_that_does_not_come_stops_nothing(system: System) -> None:
     done = system.bootstrap("test")
     assert done.returncode == 0
     assert "prometheus is not there" in done.stderr
+
+
+def test_two_at_once_make_it_once(system: System) -> None:
+    """As in the two terminals of the README: the second waits for the first."""
+    system.has(**_whole(id="echo 1000"))
+    system.has_venv("sleep 0.1")
+    both = [system.start("serve") for _ in range(2)]
+    outputs = [each.communicate()[0] for each in both]
+    assert [each.returncode for each in both] == [0, 0]
+    assert sorted(map(bool, outputs)) == [False, True]
 
 
 def test_the_compiled_part_is_made_again_when_it_has_changed(system: System) -> None:

@@ -9,12 +9,9 @@ from coordinator.commands.administration import print_pairs, print_table
 pytestmark = pytest.mark.rule("S7")
 
 
-def test_a_long_name_does_not_spread_the_lines_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_name_is_whole_and_does_not_spread_the_lines_of_others(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([{"name": "n" * 1024, "count": 1}, {"name": "orders", "count": 2}], ["name", "count"])
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) < 120
-    assert lines[1].split() == ["n" * 100 + "...", "1"]
-    assert lines[2].split() == ["orders", "2"]
+    assert capsys.readouterr().out.splitlines() == ["name    count", "n" * 1024 + "  1", "orders  2"]
 
 
 @pytest.mark.parametrize(("name", "shown"), [(" ", "' '"), ("a ", "'a '"), (" a", "' a'"), ("a b", "a b"), ("", "")])

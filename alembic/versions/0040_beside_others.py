@@ -66,6 +66,19 @@ _INBOX = (
         "  insert into coordinator.inbox (consumer, message_id)",
     ),
 )
+#: Who may use the inbox may use the new table: a service of the version before, with a role of its own, goes on.
+_AS_INBOX = """do $$
+declare
+  privilege text;
+  role text;
+begin
+  for privilege, role in
+    select a.privilege_type, case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
+      from pg_class c cross join aclexplode(c.relacl) a
+     where c.oid = 'coordinator.inbox'::regclass and a.grantee <> c.relowner loop
+    execute format('grant %s on coordinator.{} to %s', privilege, role);
+  end loop;
+end $$"""
 _FREE_ID = """
 create function coordinator.free_id() returns trigger language plpgsql as $$
 begin
@@ -126,6 +139,8 @@ def upgrade() -> None:
         sa.Column("owner", sa.Text, nullable=False),
         schema=SCHEMA,
     )
+    for table in ("lock", "inbox_owner"):
+        op.get_bind().exec_driver_sql(_AS_INBOX.format(table).replace("%", "%%"))
     for added, before in _INBOX:
         _replace("first_time(text, text)", before, added + before)
     op.execute(_FREE_ID)

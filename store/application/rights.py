@@ -22,7 +22,7 @@ _FUNCTIONS = (*outbox.signatures(SCHEMA), *enlistment.signatures(SCHEMA), f"{SCH
 def grant(connection: Connection, role: str, consumers: Collection[str] = ()) -> None:
     """Make ``role`` a member of :data:`ROLE`, which is made where it is missing, with rights to what there is now;
     commits. Roles are those of the whole server: two stores in one server share it, each with rights of its own. From
-    now on the names of ``consumers`` in the inbox belong to it (X4), whoever had them before.
+    now on the names of ``consumers`` in the inbox belong to it (X4), and no longer to the role that had them.
 
     :raises NoSuchRole: the server has no such role.
     :raises StoreUnavailable: the role of this connection may make no roles, or give none.

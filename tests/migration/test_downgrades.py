@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, insert, text, update
 
-from store import history, migrations, users
+from store import history, migrations, roles, users
 from store.database import connected
 from store.ids import TxnIds
 from store.partitions import make_days, op_id_at
@@ -243,3 +243,18 @@ def test_users_that_an_earlier_version_has_made_keep_what_they_had(database: Con
     migrations.downgrade(database_url, "0038")
     with connected(database_url) as connection:
         assert connection.scalar(text("select owner from coordinator.consumer_group")) == "bob"
+
+
+@pytest.mark.rule("F6", "S9")
+def test_a_service_with_a_role_of_its_own_goes_on_over_the_upgrade(database: Connection, database_url: str) -> None:
+    """It has the rights that it had, and those to what is new that its functions need by now."""
+    role = f"service_{secrets.token_hex(4)}"
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute(f"create role {role}".encode())
+        roles.grant(database, roles.SERVICE, role)
+        database.close()
+        migrations.downgrade(database_url, "0038")
+        migrations.upgrade(database_url)
+        may = "select has_table_privilege(%s, 'coordinator.lock', 'update')"
+        assert owner.execute(may, [role]).fetchone() == (True,)
+        owner.execute(f"drop role {role}".encode())

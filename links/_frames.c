@@ -24,7 +24,7 @@ enum { BEGIN = 0x11, ATTACH = 0x12, TRANSFER = 0x14, DISPOSITION = 0x15, DETACH 
 enum { HEAD = 11 };
 enum { MOST_OF_A_TAG = 32 };
 
-static PyObject *received_name, *sent_name;
+static PyObject *received_name, *delivery_name, *sent_name;
 
 static uint32_t u32(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
@@ -127,7 +127,14 @@ static bool is_plain(const uint8_t *at, const uint8_t *end, struct about *about)
     if (at == end || (*at != 0x40 && *at != 0x42)) /* more */
         return false;
     at++;
-    return count == 6 || (at < end && *at == 0x40 && !is_named(at + 1, end)); /* rcv-settle-mode */
+    if (count == 6)
+        return true;
+    if (at == end || *at != 0x40) /* rcv-settle-mode */
+        return false;
+    at++;
+    if (count <= 8)
+        return !is_named(at, end); /* the state */
+    return end - at >= 2 && at[0] == 0x40 && (at[1] == 0x40 || at[1] == 0x42); /* none, and resume */
 }
 
 /* owner.name += more; whether that was done. */
@@ -149,6 +156,7 @@ struct run {
     const uint8_t *frame; /* the last of them, and what it is about */
     struct about about;
     Py_ssize_t transfers;
+    uint32_t next; /* of its deliveries */
     int64_t highest; /* delivery that its dispositions name; -1: none */
 };
 
@@ -163,6 +171,11 @@ static bool end_run(struct run *run, PyObject *told) {
     if (run->channel == NULL)
         return true;
     bool done = add(run->channel, received_name, run->transfers);
+    if (done && run->transfers > 0) {
+        PyObject *next = PyLong_FromUnsignedLong(run->next);
+        done = next != NULL && PyObject_SetAttr(run->channel, delivery_name, next) == 0;
+        Py_XDECREF(next);
+    }
     if (done && run->highest >= 0) {
         PyObject *highest = PyLong_FromLongLong(run->highest);
         done = highest != NULL && PyDict_SetItem(told, run->channel, highest) == 0;
@@ -182,8 +195,14 @@ static bool begin_run(struct run *run, PyObject *plain, PyObject *told, const ui
     run->channel = key == NULL ? NULL : PyDict_GetItemWithError(plain, key);
     Py_XINCREF(run->channel);
     Py_XDECREF(key);
-    if (run->channel == NULL || about->handle != NULL)
-        return run->channel != NULL;
+    if (run->channel == NULL)
+        return false;
+    if (about->handle != NULL) {
+        PyObject *next = PyObject_GetAttr(run->channel, delivery_name);
+        run->next = next == NULL ? 0 : (uint32_t)PyLong_AsUnsignedLongMask(next);
+        Py_XDECREF(next);
+        return PyErr_Occurred() == NULL;
+    }
     PyObject *highest = PyDict_GetItemWithError(told, run->channel);
     if (highest != NULL)
         run->highest = PyLong_AsLongLong(highest);
@@ -202,9 +221,12 @@ static Py_ssize_t pass_plain(const uint8_t *octets, Py_ssize_t size, Py_ssize_t 
         /* nearly always the same link as of the frame before */
         if (!is_of(&run, frame, &about) && !(end_run(&run, told) && begin_run(&run, plain, told, frame, &about)))
             break;
-        if (about.handle != NULL)
+        if (about.handle != NULL) {
+            if (about.first != run.next)
+                break;
+            run.next++;
             run.transfers++;
-        else if ((Py_ssize_t)octets_of_it > size - at || about.first <= run.highest || about.last < about.first)
+        } else if ((Py_ssize_t)octets_of_it > size - at || about.first <= run.highest || about.last < about.first)
             break;
         else
             run.highest = about.last;
@@ -322,6 +344,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_frames", NULL, -1, 
 
 PyMODINIT_FUNC PyInit__frames(void) {
     received_name = PyUnicode_InternFromString("received");
+    delivery_name = PyUnicode_InternFromString("delivery");
     sent_name = PyUnicode_InternFromString("sent");
-    return received_name == NULL || sent_name == NULL ? NULL : PyModule_Create(&module);
+    return received_name == NULL || delivery_name == NULL || sent_name == NULL ? NULL : PyModule_Create(&module);
 }

@@ -39,6 +39,7 @@ _STATES = {TRANSFER: 7, DISPOSITION: 4}
 #: link-credit is a uint, which the engine counts in a signed one
 MOST_CREDIT = (1 << 31) - 1
 _IDS = 1 << 32
+_NULL, _TRUE = b"\x40", b"\x41"
 #: a channel that carries a session carries the connection's own frames, too
 _ALWAYS = (OPEN, END, CLOSE)
 
@@ -226,6 +227,9 @@ class Channels:
         address = found.address(6 if sends else 5)
         if isinstance(address, str) and "\0" in address:
             end.refusal = _cut("an address")
+        if not sends and found.value(8) is True:
+            text = "an attach of a receiver whose map of unsettled deliveries is incomplete: no delivery is resumed"
+            end.refusal = Refusal(Condition.NOT_IMPLEMENTED, text)
         self._attaching.append(end)
         return partial(_write, self._connection)
 
@@ -241,10 +245,17 @@ class Channels:
         if not end.sends:
             raise Refusal(Condition.NOT_ALLOWED, "a transfer on a link whose sender is the service")
         channel.received += 1
-        begins, end.incomplete = not end.incomplete, found.value(5) is True and found.value(9) is not True
+        number = found.number(1)
+        begins = not end.incomplete or (number not in (None, end.delivery) and self._has_given_up(end))
+        end.incomplete = found.value(5) is True and found.value(9) is not True
         if not begins and end.settled and found.value(4) is False:
             raise Refusal(Condition.INVALID_FIELD, "a delivery that was settled is said not to be")
         end.settled = found.value(4) is True or (end.settled and not begins)
+        if begins:
+            self._begin_delivery(channel, end, found, number)
+        elif number not in (None, end.delivery):
+            text = f"a transfer with the delivery-id {number} in the midst of the delivery {end.delivery} of its link"
+            raise Refusal(Condition.INVALID_FIELD, text)
         if end.incomplete:
             self._forget(channel, end)
         else:
@@ -253,19 +264,69 @@ class Channels:
             if not self._by_symbol:
                 end.keys.add(key)
                 self.plain[key] = channel
-        if begins and not found.has(1):
-            raise Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery without its delivery-id")
         refusal = _of_delivery(end, found, begins)
-        return None if refusal is None else Before(self._refuse_next, end, refusal)
+        if refusal is not None:
+            return Before(self._refuse_next, end, refusal)
+        if not end.resumes:
+            return None if begins else self._of_another(end, found)
+        if end.txn_id is None:
+            return None
+        return Before(self._connection.service.registry.not_taken, end.txn_id, self._connection)
+
+    def _begin_delivery(self, channel: Channel, end: End, found: Performative, number: int | None) -> None:
+        if number is None:
+            raise Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery without its delivery-id")
+        if channel.delivery not in (None, number):
+            text = f"a delivery with the delivery-id {number}: {channel.delivery} was expected"
+            raise Refusal(Condition.INVALID_FIELD, text)
+        channel.delivery = (number + 1) % _IDS
+        end.delivery, end.txn_id, end.resumes = number, _txn_id_of(found), found.value(8) is True
+
+    def _has_given_up(self, end: End) -> bool:
+        """The rest of a delivery that its link has refused need not come."""
+        link = self._connection.endpoints.links.get(end.pointer)
+        return not isinstance(link, Incoming) or link.ending is not None
+
+    def _of_another(self, end: End, found: Performative) -> Act | None:
+        """What is not in the transaction that the first transfer of the delivery has named, or in none as that (part 4,
+        section 4.4.1). The engine goes by the first, or by what its sender says of it later.
+        """
+        txn_id = _txn_id_of(found)
+        if txn_id == end.txn_id or (txn_id is None and found.code == TRANSFER):
+            return None
+        return Before(self._refuse_in_both, end, txn_id)
+
+    def _refuse_in_both(self, end: End, txn_id: bytes | None) -> None:
+        for each in (end.txn_id, txn_id):
+            if each is not None:
+                self._connection.service.registry.not_taken(each, self._connection)
+        text = "a delivery that is said to be in two transactions, or in one and in none (part 4, section 4.4.1)"
+        self._refuse_next(end, Refusal(Condition.TXN_ROLLBACK, text))
+
+    def resumed(self, number: int, found: Performative) -> bytes:
+        """A transfer as the engine gets it where it is of a delivery that goes on from an earlier link. None does here,
+        so that it is ignored (part 2, section 2.6.13): it comes without a message, and its last transfer aborts it.
+        Empty: it is of another.
+        """
+        channel = self._channels.get(number)
+        end = None if channel is None else channel.links[found.number(0) or 0]
+        if end is None or not end.resumes:
+            return b""
+        more, aborted = (_TRUE, _NULL) if end.incomplete else (_NULL, _TRUE)
+        return found.rewritten({5: more, 7: _NULL, 8: _NULL, 9: aborted})
 
     def _on_disposition(self, channel: Channel, found: Performative) -> Act | None:
         """Of two that name one delivery the engine tells of the last alone, and of a transfer as what its sender says
         after it: events of what was named before are handled before it gets the next.
         """
-        if found.value(0) is not True:
-            return Before(self.told.clear)
         first = found.number(1) or 0
         last = first if (said := found.number(2)) is None else said
+        if found.value(0) is not True:
+            for end in channel.links.values():
+                of_it = end.incomplete and not end.resumes and first <= end.delivery <= last
+                if of_it and found.has(_STATES[DISPOSITION]):
+                    return self._of_another(end, found) or Before(self.told.clear)
+            return Before(self.told.clear)
         if not self.told.get(channel, -1) < first <= last:
             return Before(self._tell_anew, channel, last if first <= last else _IDS)
         self.told[channel] = last
@@ -323,12 +384,11 @@ class Channels:
         says a retirement (T26): of which delivery is not known, but only what the session left.
         """
         if found is not None and found.code in _STATES:
-            with suppress(DecodeError):
-                for start in found.fields(_STATES[found.code], 1):
-                    txn_id, _ = scalar(found.octets, start)
-                    retires = found.value(0) is True and self._channels[number].left - {txn_id}
-                    if isinstance(txn_id, bytes) and (found.code == TRANSFER or retires):
-                        self._connection.service.registry.not_taken(txn_id, self._connection)
+            txn_id = _txn_id_of(found)
+            if txn_id is not None and (
+                found.code == TRANSFER or (found.value(0) is True and self._channels[number].left - {txn_id})
+            ):
+                self._connection.service.registry.not_taken(txn_id, self._connection)
 
     def end(self, number: int, refusal: Refusal, found: Performative | None) -> None:
         """End a session from our side, for the frame ``found`` (part 2, section 2.5.5). The connection goes on."""
@@ -390,6 +450,16 @@ def _of_delivery(end: End, found: Performative, begins: bool) -> Refusal | None:
     if found.number(6) == _SECOND and not end.second:
         text = "a transfer with the rcv-settle-mode second, on a link whose own is first"
         return Refusal(Condition.INVALID_FIELD, text)
+    return None
+
+
+def _txn_id_of(found: Performative) -> bytes | None:
+    """Of its state, where that is transactional."""
+    with suppress(DecodeError):
+        for start in found.fields(_STATES[found.code], 1):
+            txn_id, _ = scalar(found.octets, start)
+            if isinstance(txn_id, bytes):
+                return txn_id
     return None
 
 

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 class Channel:
     """A session that the peer has begun. ``pointer``: the engine's, once it has it."""
 
-    __slots__ = ("ended", "left", "links", "named", "pointer", "received")
+    __slots__ = ("delivery", "ended", "left", "links", "named", "pointer", "received")
 
     def __init__(self, first: int) -> None:
         self.pointer: engine.Pointer | None = None
         #: the id of the next transfer
         self.received = first
+        #: of its next delivery; None: there was none
+        self.delivery: int | None = None
         self.links: dict[int, End] = {}
         #: how many of them have a name, by whether the peer is their sender, and the name
         self.named: Counter[tuple[bool, str]] = Counter()
@@ -33,7 +35,10 @@ class Channel:
 class End:
     """A link that the peer has attached."""
 
-    __slots__ = ("asked", "incomplete", "keys", "limit", "name", "pointer", "refusal", "second", "sends", "settled")
+    __slots__ = (
+        "asked", "delivery", "incomplete", "keys", "limit", "name", "pointer", "refusal", "resumes", "second", "sends",
+        "settled", "txn_id",
+    )  # fmt: skip
 
     def __init__(self, name: str, *, sends: bool, second: bool) -> None:
         #: as the engine knows it
@@ -47,7 +52,11 @@ class End:
         self.limit = 0
         #: a delivery has begun, and more of it is to come
         self.incomplete = False
-        #: and is settled
+        #: of the last that has begun: its id, its transaction, and whether it goes on from an earlier link
+        self.delivery = 0
+        self.txn_id: bytes | None = None
+        self.resumes = False
+        #: and whether it is settled
         self.settled = False
         #: under which its transfers are plain
         self.keys: set[Key] = set()

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class Channel(Protocol):
     """A session of the peer's."""
 
-    #: the id of the next transfer
+    #: the ids of the next transfer, and of the next delivery
     received: int
+    delivery: int | None
 
 
 class Session(Protocol):
@@ -49,43 +50,49 @@ _UINT = rb"(?:\x70....|\x52.|\x43)"
 #: a list, up to the last octet of its count
 _FEW, _MANY = rb"\xc0.", rb"\xd0....\x00\x00\x00"
 _TAG = rb"\xa0(?:" + b"|".join(re.escape(bytes((size,))) + b"." * size for size in range(33)) + rb")"
-#: four fields, five, six, or more
-_COUNT = rb"(?:(\x04)|(\x05)|(\x06)|[\x07-\x0b])"
-#: the message-format 0; then settled, more=false and no rcv-settle-mode, as far as the count says that they are there
-_REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?(2)|[\x40-\x42](?(3)|[\x40\x42](?(4)|\x40(?!\x00[\xa3\xb3]))))"
+#: four fields, five, six, seven or eight, or more
+_COUNT = rb"(?:(\x04)|(\x05)|(\x06)|([\x07\x08])|[\x09-\x0b])"
+#: no rcv-settle-mode, and a state without a symbol, or none and resume=false
+_STATE = rb"\x40(?(5)(?!\x00[\xa3\xb3])|\x40[\x40\x42])"
+#: the message-format 0; then settled, more=false and those, as far as the count says that they are there
+_REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?(2)|[\x40-\x42](?(3)|[\x40\x42](?(4)|" + _STATE + rb")))"
 _HANDLE = rb"(\x43|\x52.|\x70....)"
-_TRANSFER = rb"\x14(?:" + _FEW + rb"|" + _MANY + rb")" + _COUNT + _HANDLE + _UINT + _TAG + _REST
+_TRANSFER = rb"\x14(?:" + _FEW + rb"|" + _MANY + rb")" + _COUNT + _HANDLE + rb"(" + _UINT + rb")" + _TAG + _REST
 #: a state whose descriptor is a symbol, or a rejected with an error, which may have one
 _NAMED = rb"\x00(?:[\xa3\xb3]|\x53\x25[\xc0\xd0])"
 #: of a disposition by a receiver: its count, the first delivery and, as far as the count says that they are there, the
 #: last one, settled and the state
 _OF_MANY = rb"(?:(\x02)|(\x03)|(\x04)|[\x05\x06])\x41(" + _UINT + rb")"
-_TO_LAST = rb"(?(6)|(\x40|" + _UINT + rb")(?(7)|[\x40-\x42](?(8)|(?!" + _NAMED + rb"))))"
+_TO_LAST = rb"(?(8)|(\x40|" + _UINT + rb")(?(9)|[\x40-\x42](?(10)|(?!" + _NAMED + rb"))))"
 _DISPOSITION = rb"\x15(?:" + _FEW + rb"|" + _MANY + rb")" + _OF_MANY + _TO_LAST
 _plain = re.compile(rb"....\x02\x00(..)\x00\x53(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
-#: groups of it: the channel, a transfer's handle, the deliveries of a disposition
-_WANTED = (1, 5, 9, 10)
+#: groups of it: the channel; the handle and the delivery of a transfer; the deliveries of a disposition
+_WANTED = (1, 6, 7, 11, 12)
 _NULL = b"\x40"
+_IDS = 1 << 32
 
 
 def _plain_in_python(octets: bytes, at: int, channels: Mapping[Key, Channel], told: Told) -> int:
-    """Pass over plain frames of a peer: where the first begins that is not plain. ``received`` of each one's channel is
-    one more for each transfer.
+    """Pass over plain frames of a peer: where the first begins that is not plain. ``received`` and ``delivery`` of
+    each one's channel are one more for each transfer.
 
-    Plain are transfers of one frame, of a link that has a channel, with all that is mandatory; and whole dispositions
-    by a receiver, of a session that has one, which name deliveries above all in ``told``. No descriptor of theirs is a
-    symbol.
+    Plain are transfers of one frame, of a link that has a channel, with all that is mandatory, of its next delivery,
+    which is not resumed; and whole dispositions by a receiver, of a session that has a channel, which name deliveries
+    above all in ``told``. No descriptor of theirs is a symbol.
     """
     end, number_of = len(octets), int.from_bytes
     while (found := _plain(octets, at)) is not None:
         (size,) = _SIZE(octets, at)
         if size < _EMPTY:  # the engine says what is wrong
             break
-        number, handle, first, last = found.group(*_WANTED)
+        number, handle, delivery, first, last = found.group(*_WANTED)
         channel = channels.get((number, handle))
         if channel is None:
             break
         if first is None:
+            if (begun := number_of(delivery[1:], "big")) != channel.delivery:
+                break
+            channel.delivery = (begun + 1) % _IDS
             channel.received += 1
         else:
             lowest = highest = number_of(first[1:], "big")

@@ -14,7 +14,7 @@ from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
 from links import channels, descriptors, engine, frames, performatives
 from links.channels import MOST_CREDIT, Before, Broken, Channels
-from links.performatives import ATTACH, CLOSE, FLOW, OPEN, Performative
+from links.performatives import ATTACH, CLOSE, FLOW, OPEN, TRANSFER, Performative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -223,6 +223,8 @@ class Look:
             act = self._opened
         if found.code == CLOSE:
             act = self._stop
+        if found.code == TRANSFER:
+            frame = self.channels.resumed(number, found)
         if found.code == FLOW:
             frame = _as_the_engine_takes_it(found)
         if isinstance(act, Before):

@@ -243,6 +243,55 @@ def test_a_sender_that_comes_again_sends_again(begin: Begin, address: str, unset
     assert session.receiver(address).bodies() == [b"first", b"first", b"cut"]
 
 
+@pytest.mark.rule("P19", "D9")
+@pytest.mark.parametrize("frame_size", [None, 3])
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_transfer_that_resumes_is_ignored(
+    begin: Begin, address: str, listed: bool, settled: bool, frame_size: int | None
+) -> None:
+    """A sender may send what it resumes before it has read that our answer has no map. More often than it has credit:
+    each has used some, and gives it back.
+    """
+    session = begin()
+    sender = session.sender(address, name="again")
+    sender.detach(closed=False)
+    sender = session.sender(address, name="again", unsettled={b"0": None} if listed else None)
+    resumed = []
+    for _ in range(2 * sender.link_credit + 1):
+        fields: dict[str, Any] = {"resume": True, "settled": settled, "state": Received(section_number=0)}
+        resumed.append(sender.post(data(b"resumed"), frame_size=frame_size, delivery_tag=b"0", **fields))
+    assert sender.outcome(data(b"anew"), delivery_tag=b"0") == Accepted()
+    assert sender.outcome(data(b"large" * 99), frame_size=100) == Accepted()
+    assert not any(session.answers[number] for number in resumed)
+    assert sender.detach().error is None
+    assert session.receiver(address).bodies() == [b"anew", b"large" * 99]
+
+
+@pytest.mark.rule("T22")
+def test_a_transfer_that_resumes_in_a_transaction(begin: Begin, address: str) -> None:
+    """It is ignored, and the transaction does not commit without it."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    sender.post(data(b"resumed"), txn=txn, resume=True)
+    assert control.discharge(txn).error.condition == "amqp:transaction:rollback"
+    assert sender.outcome(data(b"after")) == Accepted()
+    assert session.receiver(address).bodies() == [b"after"]
+
+
+@pytest.mark.rule("P19")
+def test_a_receiver_whose_map_is_not_complete_is_refused(begin: Begin, address: str) -> None:
+    """Part 2, section 2.7.3: it must be sent no new delivery."""
+    session = begin()
+    post(session, address, b"1")
+    receiver = session.receiver(address, unsettled={b"x": None}, incomplete_unsettled=True, credit=1)
+    assert receiver.answer.source is None
+    assert receiver.error == "amqp:not-implemented"
+    assert not receiver.arrived
+    assert session.receiver(address).bodies() == [b"1"]
+
+
 @pytest.mark.rule("P19", "D5")
 @pytest.mark.parametrize("state", [None, Accepted(), Received(section_number=0, section_offset=1)])
 @pytest.mark.parametrize("listed", [True, False])

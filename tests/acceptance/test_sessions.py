@@ -24,6 +24,7 @@ from tests.wire.frames import (
     Record,
     Source,
     Target,
+    TransactionalState,
     Transfer,
     frame,
     without,
@@ -139,6 +140,64 @@ def test_a_first_transfer_without_its_delivery_id_ends_the_session(begin: Begin,
     session.sender(address).transfer(data(b"x"), delivery_tag=b"t", message_format=0)
     assert ended(session).condition == "amqp:invalid-field"
     still_serves(session, address)
+
+
+def _next_but_one(session: Session) -> dict[str, Any]:
+    session.next_delivery_id()
+    return {"delivery_id": session.next_delivery_id(), "delivery_tag": b"t", "message_format": 0}
+
+
+@pytest.mark.rule("P14", "T22")
+@pytest.mark.parametrize("txn", [False, True])
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_delivery_id_that_is_not_the_next_ends_the_session(
+    begin: Begin, address: str, inside: bool, symbolic: bool, txn: bool
+) -> None:
+    """Of the first transfer of a delivery, or of one ``inside``: that of another. Part 2, section 2.5.4: a fault of one
+    session ends no other.
+    """
+    session = begin()
+    other = session.peer.begin()
+    control, sender, elsewhere = other.control(), session.sender(address), other.sender(f"{address}-other")
+    named = control.declare()
+    state = TransactionalState(txn_id=named) if txn else None
+    kept = control.declare()
+    elsewhere.outcome(data(b"kept"), txn=kept)
+    sender.outcome(data(b"0"))
+    if inside:
+        given = {"delivery_id": session.next_delivery_id(), "delivery_tag": b"f", "message_format": 0}
+        sender.transfer(data(b"cut")[:4], **given, state=state, more=True)
+    wrong = Transfer(handle=sender.handle, **_next_but_one(session), state=state)
+    if symbolic:
+        octets = wrong.encoded().replace(b"\x00\x53\x14", b"\x00\xa3\x12amqp:transfer:list", 1)
+        session.peer.send(octets, channel=session.channel, payload=data(b"x"))
+    else:
+        session.send(wrong, payload=data(b"x"))
+    assert ended(session).condition == "amqp:invalid-field"
+    assert control.discharge(kept) == Accepted()
+    assert (control.discharge(named) == Accepted()) is not txn
+    assert other.receiver(f"{address}-other").bodies() == [b"kept"]
+    assert other.receiver(address).bodies() == [b"0"]
+
+
+@pytest.mark.rule("P2", "P14")
+def test_a_delivery_that_was_refused_need_not_be_sent_to_its_end(begin: Begin, address: str) -> None:
+    """Part 2, section 2.6.12: its sender may go on with the next, while it does not know of the end of the link."""
+    session = begin()
+    sender, other = session.sender(address), session.sender(address)
+    most = int(sender.answer.max_message_size or 0)
+    first = {"delivery_id": session.next_delivery_id(), "delivery_tag": b"1", "message_format": 0}
+    sender.transfer(bytes(50_000), **first, more=True)
+    for _ in range(most // 50_000 + 1):
+        sender.transfer(bytes(50_000), more=True)
+    while sender.detached is None:
+        session.peer.step()
+    second = {"delivery_id": session.next_delivery_id(), "delivery_tag": b"2", "message_format": 0}
+    sender.transfer(data(b"x"), **second)
+    assert sender.error == "amqp:link:message-size-exceeded"
+    assert other.outcome(data(b"after")) == Accepted()
+    assert session.receiver(address).bodies() == [b"after"]
 
 
 @pytest.mark.rule("P14")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -222,3 +223,65 @@ def test_what_a_sender_says_behind_a_post_in_the_same_write(
         session.send(Disposition(role=SENDER, first=number, settled=settled, state=state))
     assert control.discharge(txn, fail=fail) == Accepted()
     assert session.receiver(address).bodies() == ([] if fail else [b"x"])
+
+
+@pytest.mark.rule("T20", "T22", "T23")
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [(None, "t"), ("t", "u"), (None, "u"), pytest.param("t", None, id="a disposition that names none")],
+)
+def test_a_delivery_whose_transfers_name_two_transactions(
+    begin: Begin, address: str, first: str | None, later: str | None, last: bool, settled: bool, at_once: bool
+) -> None:
+    """Part 4, section 4.4.1: all of them are of one. It is refused and its link ends; none that it names commits.
+    ``last``: the last names the other, else one in between.
+    """
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txns = {name: control.declare() for name in "tu"}
+    for txn in txns.values():
+        session.sender(f"{address}-beside").outcome(data(b"beside"), txn=txn)
+    states = {name: TransactionalState(txn_id=txn) for name, txn in txns.items()}
+    number, message = session.next_delivery_id(), data(b"x" * 100)
+    given: dict[str, Any] = {"delivery_id": number, "delivery_tag": b"f", "message_format": 0}
+    with session.peer.at_once() if at_once else nullcontext():
+        sender.transfer(message[:9], **given, settled=settled, more=True, state=states.get(str(first)))
+        if not at_once:
+            session.sync()
+        if later is None:
+            session.send(Disposition(role=SENDER, first=number, settled=settled, state=Accepted()))
+            sender.transfer(message[9:])
+        elif last:
+            sender.transfer(message[9:], state=states[later])
+        else:
+            sender.transfer(message[9:20], state=states[later], more=True)
+            sender.transfer(message[20:])
+    assert sender.error == "amqp:transaction:rollback"
+    if not settled:
+        state = session.answers[number][0].state
+        outcome = state.outcome if isinstance(state, TransactionalState) else state
+        assert condition(outcome) == "amqp:transaction:rollback"
+    for name, txn in txns.items():
+        named = name in (first, later)
+        assert (control.discharge(txn) == Accepted()) is not named
+    assert session.receiver(address).bodies() == []
+    assert len(session.receiver(f"{address}-beside").bodies()) == 2 - len({first, later} - {None})
+
+
+@pytest.mark.rule("T20")
+@pytest.mark.parametrize("names", [True, False])
+def test_a_delivery_whose_transfers_name_one_transaction(begin: Begin, address: str, names: bool) -> None:
+    """Each of them, or the first alone."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    number, message, state = session.next_delivery_id(), data(b"x" * 100), TransactionalState(txn_id=txn)
+    sender.transfer(message[:9], delivery_id=number, delivery_tag=b"f", message_format=0, more=True, state=state)
+    sender.transfer(message[9:20], more=True, state=state if names else None)
+    sender.transfer(message[20:], state=state if names else None)
+    assert sender.answer_to(number).state == TransactionalState(txn_id=txn, outcome=Accepted())
+    assert control.discharge(txn, fail=True) == Accepted()
+    assert session.receiver(address).bodies() == []

@@ -54,8 +54,18 @@ class Frames:
             body = b"\x00\x53\x15" + self._list(random.randrange(8), first + said)
         else:
             fields = self._number() + self._number() + random.choice(_TAGGED)
-            more = random.choice((b"", b"\x41", b"\x41\x42", b"\x41\x42\x40", b"\x40\x40\x40" + self._state()))
-            body = b"\x00\x53\x14" + self._list(4 + min(len(more), random.choice((4, 7))), fields + more)
+            more = random.choice(
+                (
+                    b"",
+                    b"\x41",
+                    b"\x41\x42",
+                    b"\x41\x42\x40",
+                    b"\x40\x40\x40" + self._state(),
+                    b"\x41\x42\x40\x40\x42",
+                    b"\x41\x42\x40\x40\x41\x40",
+                )
+            )
+            body = b"\x00\x53\x14" + self._list(4 + min(len(more), random.choice((4, 5, 7))), fields + more)
             body += bytes(random.choice((0, 1, 80, 300)))
         channel = random.choice((b"\x00\x00", b"\x00\x00", b"\x00\x01", b"\x01\x00"))
         return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + channel + body
@@ -92,10 +102,12 @@ def differs(module: Any, random: Random, made: Frames) -> str:
     said = []
     for form in (module.plain, frames._plain_in_python):
         each_of = {number: Channel(7) for number in (b"\x00\x00", b"\x00\x01")}
+        for channel in each_of.values():
+            channel.delivery = 1
         channels = {(number, handle): channel for number, channel in each_of.items() for handle in (*_HANDLES, None)}
         told: frames.Told = {each_of[b"\x00\x00"]: highest}
         passed = form(octets, at, channels, told)
-        said.append((passed, [(each.received, told.get(each)) for each in each_of.values()]))
+        said.append((passed, [(each.received, each.delivery, told.get(each)) for each in each_of.values()]))
     if said[0] != said[1]:
         return f"plain frames of {octets!r} from {at}: {said[0]} compiled, {said[1]} in Python"
     little, head = random.choice(((80, 1068), (20, 60)))

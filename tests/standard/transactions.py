@@ -55,8 +55,9 @@ TRANSACTIONS = (
     kept("4.4.1", MUST, "A discharge while a delivery of the transaction is partial: the control link is detached with "
          "amqp:transaction:rollback.", "discharge: discharged_while_a_delivery_is_partial",
          "discharge: discharged_when_the_last_frame_has_come"),
-    kept("4.4.1", MUST, "A delivery of many frames is of one transaction, named by the first of them.",
-         "transfers: large_messages_in_a_transaction_interleaved", "discharge: the_first_frame_of_a_delivery_is_work"),
+    kept("4.4.1", MUST, "A delivery of many frames is of one transaction, named by the first of them; one that names others is refused.",
+         "transactional_posts: a_delivery_whose_transfers_name_two_transactions",
+         "transactional_posts: a_delivery_whose_transfers_name_one_transaction", "transfers: large_messages_in_a_transaction_interleaved", "discharge: the_first_frame_of_a_delivery_is_work"),
     kept("4.4.2", MUST, "An outcome in a transactional-state is applied when the discharge succeeds, and not before.",
          "transactional_retirement: an_outcome_is_applied_at_the_commit",
          "transactional_retirement: modified_in_a_transaction_with_all_its_fields",

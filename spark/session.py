@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -79,11 +80,21 @@ def _session(java: Java) -> SparkSession:
         warnings.simplefilter("ignore", category=FutureWarning)
         warnings.simplefilter("ignore", category=DeprecationWarning)
         SparkContext._ensure_initialized(gateway=_gateway(java))
+        _name_nobody()
         _keep_classes()
         builder = SparkSession.builder
         for name, value in java.settings.items():
             builder = builder.config(name, value)
         return builder.getOrCreate()
+
+
+def _name_nobody() -> None:
+    """Hadoop lets no user without a name log in, and is in each look at a file."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        users = SparkContext._jvm.org.apache.hadoop.security.UserGroupInformation  # type: ignore[union-attr]
+        users.setLoginUser(users.createRemoteUser(str(os.getuid())))
 
 
 def _gateway(java: Java) -> JavaGateway:

@@ -35,8 +35,9 @@ _ONLY_ITS_CLIENT: Final = (
 
 
 def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
-    """Everything in which the book and the coordinator differ, but for its times (:func:`spark.books.unusable.
-    unclear_times`). ``marks`` is what :meth:`spark.books.production.Production.marks` gives, with ``address`` (a name).
+    """Everything in which the book and the coordinator differ, but for what is said of its rows together (:func:`spark.
+    books.unusable.rows_together`). ``marks`` is what :meth:`spark.books.production.Production.marks` gives, with
+    ``address`` (a name).
     """
     assert isinstance(book.description, BookDescription)
     rows = book.rows.withColumn("judged_row", judged_row(period))

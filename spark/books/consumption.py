@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from spark import ledger, marks
 from spark.books.comparison import different, said
 from spark.books.rows import Book, judged_row, usable
-from spark.books.unusable import unclear_times, unusable_messages, unusable_rows
+from spark.books.unusable import rows_together, unusable_messages, unusable_rows
 from spark.directory import Directory
 from spark.finding import DELIVERY, Case, findings
 from spark.period import Period
@@ -136,7 +136,7 @@ def consumer_findings(
         findings(comparison.judged_messages(), seen_at, comparison.not_processed(), *comparison.different()),
         findings(comparison.judged_keys(), seen_at, comparison.repeated()),
         unusable_rows(book.name, rows, seen_at),
-        unclear_times(book.description, rows, seen_at),
+        rows_together(book.description, rows, seen_at),
         unusable_messages(book.description, used, seen_at, DELIVERY),
     ]
     return reduce(DataFrame.unionByName, found)

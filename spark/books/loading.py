@@ -60,6 +60,8 @@ _DRIVERS: Final = {
 _NO_DRIVER: Final = "No suitable driver"
 #: What Spark says of a type that it does not know, of whatever column.
 _ILLEGAL: Final = "Illegal Parquet type"
+#: What Spark says of a PostgreSQL ``timestamp`` that is infinity.
+_OVERFLOW: Final = "long overflow"
 #: The formats whose files are text.
 _WRITTEN: Final = ("csv", "json")
 #: The formats whose files have names for their columns, other than ``columns`` may say.
@@ -245,6 +247,8 @@ def unreadable(description: Description, error: PySparkException | Py4JJavaError
     """Why the rows of a book cannot be read: in a CSV or JSON file by the first row, and cell, that is at fault."""
     try:
         fault = _first_fault(description) if description.format in _WRITTEN else None
+        if description.format == "jdbc" and _OVERFLOW in reason(error):
+            fault = _first_endless(description)
     except (PySparkException, Py4JJavaError):
         # no row is at fault: the file is missing, or cannot be read at all
         fault = None
@@ -306,6 +310,22 @@ def _options(description: Description) -> dict[str, str]:
 def _declared(spark: SparkSession, description: Description) -> StructType:
     assert description.columns is not None
     return spark.createDataFrame([], description.columns).schema
+
+
+def _first_endless(description: Description) -> str | None:
+    """Of a database a row with a time that is infinity, and its column."""
+    data = SparkSession.active().read.format(description.format).options(**_options(description)).load()
+    ends = [f.lit(text).cast("timestamp_ntz") for text in ("0001-01-01", "9999-12-31")]
+    for field in data.schema:
+        if isinstance(field.dataType, TimestampNTZType):
+            time = f.col(f"`{field.name}`")
+            # the database looks for it: Spark reads the key alone
+            found = data.where((time <= ends[0]) | (time >= ends[1])).select(f"`{description.key}`").first()
+            if found is not None:
+                return (
+                    f"column {field.name!r}: of the key {found[0]!r} it is infinity, which is no time: let it be null"
+                )
+    return None
 
 
 #: Spark numbers the rows of each task from a multiple of this on.

@@ -21,7 +21,7 @@ from spark import ledger
 from spark.books.comparison import book_findings, comparable
 from spark.books.description import BookDescription
 from spark.books.rows import Book, judged_row, usable
-from spark.books.unusable import unclear_times
+from spark.books.unusable import rows_together
 from spark.keeping import Keep, near
 from spark.period import Period
 
@@ -60,7 +60,7 @@ class Production:
         marks = near(apart.marks(period).join(f.broadcast(names), "address_id", "left"), keep)
         most = apart.book.rows.count() + marks.count()
         times = self.book.rows.withColumn("judged_row", judged_row(period))
-        found = unclear_times(self.description, times, seen_at)
+        found = rows_together(self.description, times, seen_at)
         if most:  # a plan for all comparisons takes seconds to make
             found = found.unionByName(book_findings(apart.book, marks, period, seen_at))
         return most, found

@@ -34,12 +34,28 @@ def unusable_rows(name: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
     return findings(rows, seen_at, problem, no_time)
 
 
-def unclear_times(description: Description, rows: DataFrame, seen_at: datetime) -> DataFrame:
-    """One finding of all rows whose time has no zone, and was taken for UTC; and one of those in the future."""
+def rows_together(description: Description, rows: DataFrame, seen_at: datetime) -> DataFrame:
+    """One finding of all rows whose time has no zone, and was taken for UTC; one of those in the future; and one where
+    each key ends in blanks."""
     future = f.col("at") > f.lit(seen_at + description.grace)
     told = rows.where("judged_row").agg(
         *_counted("without", f.col("without_zone")),
         *_counted("future", future),
+        *_counted("blank", f.col("key").endswith(" ")),
+        f.count("key").alias("keys"),
+    )
+    key = description.key.replace("%", "%%")
+    blank_keys = Case(
+        kind="unclear-row",
+        severity="note",
+        where=(f.col("keys") > 0) & (f.col("blank_rows") == f.col("keys")),
+        detail=f.format_string(
+            f"book {description.name}, column {key}: all %d keys end in blanks, as those of the type char(n) do; they"
+            " are compared exactly, the first is '%s'",
+            f.col("keys"),
+            shown(f.col("blank_first.key")),
+        ),
+        suggested_repair="where the messages have no blanks, take them off: options.query = 'select rtrim(...) ...'",
     )
     return findings(
         told,
@@ -60,6 +76,7 @@ def unclear_times(description: Description, rows: DataFrame, seen_at: datetime) 
             said="are in the future, and their rows were not judged",
             repair="see whether the times are of another zone, or the book's clock is wrong",
         ),
+        blank_keys,
     )
 
 

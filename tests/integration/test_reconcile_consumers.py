@@ -10,6 +10,7 @@ import pytest
 
 from spark.books.description import describe
 from spark.books.inbox import MOST
+from spark.books.loading import _first_endless
 from spark.period import Period
 from store.tables import SCHEMA
 from tests.fix_store_rows import NOW, StoreRows, encode_message
@@ -96,6 +97,12 @@ def test_a_book_in_a_database(spark: SparkSession, database_url: str, tmp_path: 
     text = BOOK.replace('"csv"', '"jdbc"').replace('options.path = "till.csv"', options)
     book.write_text("".join(line for line in text.splitlines(keepends=True) if not line.startswith("columns")), "utf-8")
     found = run(spark, database_url, tmp_path / "out", books=[describe(book)]).findings
+    # PostgreSQL's infinity, which Spark cannot read, is looked for so
+    late = made.selectExpr("'x' as order_id", "timestamp '9999-12-31 10:00:00' as processed_at")
+    made.unionByName(late).write.format("jdbc").options(url=url, dbtable="ages").save()
+    ages = describe(book).model_copy(update={"options": {"url": url, "dbtable": "ages"}})
+    said = _first_endless(ages)
+    assert said == "column 'processed_at': of the key 'x' it is infinity, which is no time: let it be null"
     # Derby's times have no zone
     assert dict(found.by_kind) == {"consumed-not-processed": 1, "time-without-zone": 1}
     assert found.shown["consumed-not-processed"][0].half_id == half

@@ -107,19 +107,20 @@ def link_tools(tools: Path) -> None:
                 break
 
 
+G1 = "-XX:+UseG1GC"
 #: What takes a second of a small run, each: the titles that ICU makes of all letters, and Scala's reflection.
 SLOW = ("com.ibm.icu.text.RuleBasedBreakIterator ", "scala.reflect.runtime.")
 
 
 def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
-    """And loads nothing of what is slow to load."""
+    """And loads nothing of what is slow to load; a collector in the options of Spark goes before ours."""
     # a process of its own: one JVM a process
     loaded = tmp_path / "loaded.log"
     settings = {
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.driver.defaultJavaOptions": f"-Xlog:class+load:file={loaded}",
+        "spark.driver.defaultJavaOptions": f"-Xlog:class+load:file={loaded} {G1}",
     }
     code = (
         "import os\n"
@@ -129,7 +130,8 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
         f"spark = open_session('local[1]', memory='512m', settings={settings})\n"
         "version = spark._jvm.System.getProperty('java.version')\n"
         "ids = spark.range(7).groupBy().agg(uuid_text(f.count('id') + 2747, f.sum('id')))\n"
-        "print(ids.collect()[0][0], version, 'JAVA_HOME' in os.environ)\n"
+        "beans = spark._jvm.java.lang.management.ManagementFactory.getGarbageCollectorMXBeans()\n"
+        "print(ids.collect()[0][0], version, 'JAVA_HOME' in os.environ, beans[0].getName())\n"
         "spark.stop()\n"
     )
     tools = tmp_path / "bin"
@@ -145,14 +147,40 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    found, version, home_left = ran.stdout.split()
+    found, version, home_left, collector = ran.stdout.split(maxsplit=3)
     assert found == "00000000-0000-0ac2-0000-000000000015"
     assert int(version.split(".")[0]) >= 17
-    assert home_left == "False"
+    assert (home_left, collector) == ("False", "G1 Young Generation\n")
     assert ran.stderr == ""
     names = loaded.read_text(encoding="utf-8")
     assert "org.apache.spark.sql.catalyst.expressions.Lower " in names
     assert [name for name in SLOW if name in names] == []
+
+
+def test_spark_starts_in_a_hardened_place() -> None:
+    """Where the machine's name does not resolve, the user is a number alone, and no code may be run from temporary
+    files: Java unpacks there what Parquet files are compressed by."""
+    place = "mount -t tmpfs -o noexec,mode=1777 tmpfs /tmp && hostname no-such-name"
+    user = ["setpriv", "--reuid", "12345", "--regid", "0", "--clear-groups"]
+    tried = subprocess.run(["unshare", "-mu", "sh", "-c", f"{place} && {' '.join(user)} true"], check=False)
+    if tried.returncode != 0:
+        pytest.skip("a machine without a name, and a user without one, need the right to make namespaces")
+    code = (
+        "from spark.java import running_java\n"
+        "from spark.session import running_session\n"
+        "with running_java('local[1]', memory='512m') as java, running_session(java) as spark:\n"
+        "    spark.range(7).write.option('compression', 'zstd').parquet('/tmp/rows')\n"
+        "    print(spark.read.parquet('/tmp/rows').count())\n"
+    )
+    ran = subprocess.run(
+        ["unshare", "-mu", "sh", "-c", f'{place} && exec "$@"', "sh", *user, sys.executable, "-c", code],
+        env={"PATH": os.environ["PATH"], "HOME": "/"},
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr) == ("7\n", "")
 
 
 def _shown(
@@ -166,8 +194,8 @@ def _shown(
     monkeypatch.setenv("SPARK_HOME", str(spark))
     home = fake_java(tmp_path, "17")
     (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
-    with java._environment(home, "local[*]") as folder:
-        ran = subprocess.run([folder / "bin" / "java", *given], capture_output=True, text=True, check=False)
+    with java._environment(home, "local[*]"):
+        ran = subprocess.run([java.LAUNCH / "bin" / "java", *given], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()
 
@@ -204,9 +232,6 @@ def test_only_the_class_path_is_changed(tmp_path: Path, monkeypatch: pytest.Monk
     assert _shown(tmp_path, monkeypatch, spark, ["a.jar"], given) == given
 
 
-G1 = "-XX:+UseG1GC"
-
-
 @pytest.mark.parametrize(
     ("arguments", "env", "used"),
     [
@@ -223,8 +248,8 @@ def test_a_collector_that_the_user_has_chosen_goes_before_ours(
     arguments: list[str], env: dict[str, str], used: str
 ) -> None:
     """Java ends when it is given two."""
-    with java._environment(java_home(), "local[*]") as folder:
-        command = [str(folder / "bin" / "java"), "-Dcoordinator.collector=UseParallelGC", *arguments]
+    with java._environment(java_home(), "local[*]"):
+        command = [str(java.LAUNCH / "bin" / "java"), "-Dcoordinator.collector=UseParallelGC", *arguments]
         shown = subprocess.run(
             [*command, "-XX:+PrintFlagsFinal", "-version"],
             env={**os.environ, **env},
@@ -235,19 +260,6 @@ def test_a_collector_that_the_user_has_chosen_goes_before_ours(
     flags = [line.split() for line in shown.splitlines()]
     collectors = {f"Use{name}GC" for name in ("Epsilon", "G1", "Parallel", "Serial", "Shenandoah", "Z")}
     assert [flag[1] for flag in flags if flag[2:4] == ["=", "true"] and flag[1] in collectors] == [used]
-
-
-def test_a_collector_in_the_options_of_spark_goes_before_ours() -> None:
-    code = (
-        "from spark.session import open_session\n"
-        "spark = open_session('local[1]', memory='512m')\n"
-        "beans = spark._jvm.java.lang.management.ManagementFactory.getGarbageCollectorMXBeans()\n"
-        "print(beans[0].getName())\n"
-    )
-    env = {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
-    env["PYSPARK_SUBMIT_ARGS"] = f"--conf spark.driver.defaultJavaOptions={G1} pyspark-shell"
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.stdout == "G1 Young Generation\n", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -271,9 +283,11 @@ def test_workers_import_the_pyspark_that_is_installed(
         monkeypatch.setenv(given, "/opt/given")
     home = fake_java(tmp_path, "17")
     (home / "bin" / "java").write_text('#!/bin/sh\necho "$SPARK_HOME"\n', encoding="utf-8")
-    with java._environment(home, master) as folder:
+    with java._environment(home, master):
         env = {**os.environ, "SPARK_HOME": "/opt/spark"}
-        shown = subprocess.run([folder / "bin" / "java", argument], env=env, capture_output=True, text=True, check=True)
+        shown = subprocess.run(
+            [java.LAUNCH / "bin" / "java", argument], env=env, capture_output=True, text=True, check=True
+        )
     assert shown.stdout.strip() == known
 
 

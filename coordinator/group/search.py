@@ -183,7 +183,7 @@ class Search:
             cursor.asked()
             behind = (-cursor.at[0], cursor.at[1])
             loading.browse(queue, cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
-        elif consumer.draining and (consumer.room > 0 or not consumer.waits):
+        elif consumer.draining and (consumer.room > 0 or not consumer.waits or (consumer.shut and cursor is None)):
             consumer.drained()
 
     def _seen(self, cursor: Cursor, rows: Sequence[loading.EntryRow] | StoreError) -> None:
@@ -276,7 +276,7 @@ class Search:
                     cursor.go_back((-entry.priority, entry.id - 1))
                 elif alive and consumer.room > 0:
                     # it may have been elsewhere between the look and the taking
-                    entry.attempts, annotations, entry.acquired = got[entry.id]
+                    entry.attempts, annotations, entry.acquired, entry.failures = got[entry.id]
                     entry.annotations = annotations or b""
                     queue.held[entry.id] = entry
                     queue.hand(consumer, entry)

@@ -349,13 +349,16 @@ def first_delivery(message: bytes) -> bytes:
         return header + message[end:]
     if message[:2] == b"\x00\x53" and message[2] > HEADER:
         return _FIRST_HEADER + message
-    return outgoing(message, 0, None, b"", acquired=False)
+    return outgoing(message, 0, _ttl(front_of(message)), b"", acquired=False)
+
+
+def _ttl(front: Front) -> int | None:
+    return unsigned(front.header, 2, "ttl", _UINT)
 
 
 def _first_header(header: bytes) -> bytes:
     front = front_of(header)
-    ttl = unsigned(front.header, 2, "ttl", _UINT)
-    made = _header(front, 0, _is_first(front), ttl)
+    made = _header(front, 0, _is_first(front), _ttl(front))
     if len(_first_headers) < _MOST_HEADERS:
         _first_headers[header] = made
     return made
@@ -373,7 +376,8 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
 
     ``attempts``: deliveries before this one that a client may have seen; ``ttl_left_ms`` replaces the ttl of a message
     that has one; ``annotations``: an encoded map merged into the message annotations, or nothing; it is left out where
-    both together have more pairs than a map may have. Delivery annotations are for one hop (section 3.2.2) and end here.
+    both together have more pairs than a map may have. Delivery annotations are for one hop (section 3.2.2) and end
+    here.
     DecodeError if the message cannot be read.
     """
     front = front_of(message)

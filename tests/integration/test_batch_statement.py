@@ -252,7 +252,7 @@ def _batches() -> Iterator[batch.Batch]:
             whole.fan(1, 1, terms.PLAIN, 2, without)
             yield whole
     changes = batch.Batch()
-    changes.yield_entry(1, 4, acquired=True)
+    changes.yield_entry(1, 4, attempts=0)
     yield changes
     listed = batch.Batch()
     listed.half(1, statements.NO_TXN, 1, b"m")
@@ -272,7 +272,7 @@ def _batches() -> Iterator[batch.Batch]:
     for listed_in in (rows.orphaned, rows.let_go, rows.owed, rows.overdue):
         listed_in.append(bytes(15) + b"\6")
     for known in (rows.retired, rows.replaced):
-        known[bytes(15) + b"\5", 1, 1] = checkable.Retired(b"accept", "", 0, "", b"", 0, "")
+        known[bytes(15) + b"\5", 1, 1] = checkable.Retired(b"accept", "", 0, "", b"", 0, "", 0)
     rows.decide(bytes(15) + b"\x08", b"commit", "", [2], [3])
     yield checked
     settled = batch.Batch()
@@ -290,8 +290,8 @@ def _full_batch(of_each: int) -> batch.Batch:
         whole.commit_posted.append(1)
         whole.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
     whole.entry(1, 1, 1, 7, terms.Terms(priority=9))
-    whole.back(1, 3, attempts=1, lease=0)
-    whole.yield_entry(1, 4, acquired=True)
+    whole.back(1, 3, attempts=1, failures=1, lease=0)
+    whole.yield_entry(1, 4, attempts=0)
     whole.share(1, [5])
     whole.tell(1, 1)
     return whole

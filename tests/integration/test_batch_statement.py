@@ -74,10 +74,10 @@ def _aliases(sql: str, types: tuple[str, ...]) -> dict[str, str]:
     """``unnest({0}, {1}) u(g, i)`` or ``unnest({0}) g, unnest({1}) i`` -> the types of g and i."""
     if alone := re.findall(r"unnest\(\{(\d+)\}\) (\w+)", sql):
         return {name: types[int(number)].removesuffix("[]") for number, name in alone}
-    found = re.search(r"unnest\((\{\d\}(?:, \{\d\})*)\) u\(([\w, ]+)\)", sql)
+    found = re.search(r"unnest\((\{\d+\}(?:, \{\d+\})*)\) u\(([\w, ]+)\)", sql)
     assert found, sql
     names = _split(found[2])
-    numbers = [int(number) for number in re.findall(r"\d", found[1])]
+    numbers = [int(number) for number in re.findall(r"\d+", found[1])]
     assert len(names) == len(numbers)
     return {name: types[number].removesuffix("[]") for name, number in zip(names, numbers, strict=True)}
 
@@ -104,7 +104,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
             assert types[int(flat[1])] == flat[2]
             result.append((table, column, flat[2]))
             continue
-        bare = re.sub(r"'[^']*'|\b(?:g|e)\.\w+", "", expression)
+        bare = re.sub(r"'[^']*'|\b(?:g|e)\.\w+|u\.\w+ >= 0", "", expression)
         used = [word for word in re.findall(r"\b[a-z]+\b", bare) if word in aliases]
         assert len(used) <= 1, expression
         result.append((table, column, aliases[used[0]] if used else ""))

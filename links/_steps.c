@@ -301,7 +301,7 @@ static PyObject *send_whole(PyObject *self, PyObject *const *args, Py_ssize_t co
 static PyObject *window(PyObject *self, PyObject *argument) {
     (void)self;
     void *session = pointer_of(argument, session_type);
-    return session == NULL ? NULL : PyLong_FromLong((int32_t)pn_session_remote_incoming_window(session));
+    return session == NULL ? NULL : PyLong_FromUnsignedLong(pn_session_remote_incoming_window(session));
 }
 
 static PyMethodDef methods[] = {

@@ -125,7 +125,7 @@ class Consuming(Outgoing):
         if backlog:
             engine.transport_pending(connection.transport)  # it makes its frames
             window = steps.window(self.session)
-        if window <= 0:
+        if window == 0:
             self.shut = True
             self._starve()
         else:

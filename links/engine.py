@@ -26,7 +26,7 @@ NULL = ffi.NULL
 #: has functions that its binding leaves out
 _library = ctypes.CDLL(cproton_ffi.__file__)
 _library.pn_session_remote_incoming_window.argtypes = _library.pn_delivery_buffered.argtypes = (ctypes.c_void_p,)
-_library.pn_session_remote_incoming_window.restype = ctypes.c_int32
+_library.pn_session_remote_incoming_window.restype = ctypes.c_uint32
 _library.pn_delivery_buffered.restype = ctypes.c_bool
 
 # events
@@ -109,9 +109,7 @@ session_outgoing_bytes = lib.pn_session_outgoing_bytes
 
 
 def session_window(session: Pointer) -> int:
-    """How many transfers the peer's window lets through still, beside those that the engine has made frames of; below 0
-    where it has shrunk.
-    """
+    """How many transfers the peer's window lets through still, beside those that the engine has made frames of."""
     return int(_library.pn_session_remote_incoming_window(_address(session)))
 
 

@@ -36,13 +36,15 @@ class End:
     """A link that the peer has attached."""
 
     __slots__ = (
-        "asked", "delivery", "incomplete", "keys", "limit", "name", "pointer", "refusal", "resumes", "second", "sends",
-        "settled", "txn_id",
+        "asked", "channel", "delivery", "incomplete", "keys", "limit", "name", "pointer", "refusal", "resumes",
+        "second", "sends", "settled", "txn_id",
     )  # fmt: skip
 
-    def __init__(self, name: str, *, sends: bool, second: bool) -> None:
+    def __init__(self, name: str, channel: int, *, sends: bool, second: bool) -> None:
         #: as the engine knows it
         self.name = name
+        #: of the peer's session
+        self.channel = channel
         self.pointer: engine.Pointer | None = None
         #: the peer is its sender
         self.sends = sends

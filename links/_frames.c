@@ -153,7 +153,7 @@ static bool add(PyObject *owner, PyObject *name, Py_ssize_t more) {
 /* Plain frames of one link, or dispositions of one session, one after the other. */
 struct run {
     PyObject *channel; /* NULL: there is none */
-    const uint8_t *frame; /* the last of them, and what it is about */
+    const uint8_t *frame; /* the first of them, and what it is about */
     struct about about;
     Py_ssize_t transfers;
     uint32_t next; /* of its deliveries */

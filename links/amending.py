@@ -38,7 +38,6 @@ _ERROR = 0
 #: conditions with which the engine closes by itself, and those of the standard in their places
 _OF_THE_STANDARD = {
     encode_symbol("amqp:not allowed"): encode_symbol(Condition.NOT_ALLOWED),
-    encode_symbol("amqp:session:invalid-field"): encode_symbol(Condition.INVALID_FIELD),
 }
 #: stands before a default-outcome and the node properties, where the engine writes node properties of a source
 _MARK = b"\x00\xa3\x1bcoordinator:default-outcome"

@@ -322,9 +322,8 @@ class Channels:
         first = found.number(1) or 0
         last = first if (said := found.number(2)) is None else said
         if found.value(0) is not True:
-            for end in channel.links.values():
-                of_it = end.incomplete and not end.resumes and first <= end.delivery <= last
-                if of_it and found.has(_STATES[DISPOSITION]):
+            for end in channel.links.values() if found.has(_STATES[DISPOSITION]) else ():
+                if end.incomplete and not end.resumes and first <= end.delivery <= last:
                     return self._of_another(end, found) or Before(self.told.clear)
             return Before(self.told.clear)
         if not self.told.get(channel, -1) < first <= last:

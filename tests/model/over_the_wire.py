@@ -207,7 +207,7 @@ class OverTheWire(Driver):
                 self.links[step.link] = self._session(step).receiver(f"{name}::*")
                 self.deliveries[step.link] = []
             case Detach():
-                self.links[step.link].detach()
+                self.links[step.link].detach(closed=step.closed)
             case Declare():
                 self._declare(step, label)
             case Post():

@@ -108,7 +108,10 @@ class AttachListener:
 
 @dataclass(frozen=True)
 class Detach:
+    """``closed``: over the wire; in the process a link has no other end."""
+
     link: int
+    closed: bool = True
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def hearing(model: Model) -> Steps:
 
 def detaching(model: Model) -> Steps:
     there = [link.number for link in model.links.values() if link.open]
-    return st.sampled_from([Detach(each) for each in there]) if there else None
+    return st.builds(Detach, st.sampled_from(there), st.booleans()) if there else None
 
 
 def declaring(model: Model) -> Steps:
@@ -235,7 +235,7 @@ def leaving(model: Model) -> Steps:
     """The client leaves a checkable transaction undecided."""
     controls = {txn.control.number for txn in model.txns.values() if txn.open and txn.entered}
     there = sorted(number for number in controls if model.links[number].open)
-    return st.sampled_from([Detach(each) for each in there]) if there else None
+    return st.builds(Detach, st.sampled_from(there), st.booleans()) if there else None
 
 
 def checking(model: Model) -> Steps:

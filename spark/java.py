@@ -247,7 +247,7 @@ def started(
         yield Java(process=process, settings=chosen, place=place)
 
 
-def _home_of_nobody() -> tuple[str, ...]:
+def _home_without_a_name() -> tuple[str, ...]:
     """Java knows no folder of a user who has no name, as in a container that is run by a number alone."""
     try:
         pwd.getpwuid(os.getuid())
@@ -275,7 +275,7 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
                 _NO_COUNTERS,
                 _DEEP,
-                *_home_of_nobody(),
+                *_home_without_a_name(),
                 *(_BRIEF_JAVA if brief else _LONG_JAVA),
                 *((f"-Djava.io.tmpdir={folder}",) if folder is not None else ()),
                 *archive.options,

@@ -80,7 +80,7 @@ def _session(java: Java) -> SparkSession:
         warnings.simplefilter("ignore", category=FutureWarning)
         warnings.simplefilter("ignore", category=DeprecationWarning)
         SparkContext._ensure_initialized(gateway=_gateway(java))
-        _name_nobody()
+        _log_in()
         _keep_classes()
         builder = SparkSession.builder
         for name, value in java.settings.items():
@@ -88,8 +88,8 @@ def _session(java: Java) -> SparkSession:
         return builder.getOrCreate()
 
 
-def _name_nobody() -> None:
-    """Hadoop lets no user without a name log in, and is in each look at a file."""
+def _log_in() -> None:
+    """Hadoop does not let a user in who is a number without a name, and takes part in each look at a file."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:

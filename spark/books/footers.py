@@ -37,9 +37,7 @@ def footers(data: DataFrame) -> Files:
             with suppress(OSError, pa.ArrowException):  # Spark says what is wrong with it
                 schema = pq.read_metadata(_path(file)).schema
                 leaves = (schema.column(place) for place in range(len(schema)))
-                found[file] = {
-                    each.path.split(".")[0].lower(): _stored(json.loads(each.logical_type.to_json())) for each in leaves
-                }
+                found[file] = {each.path.split(".")[0].lower(): _stored(each) for each in leaves}
     return found
 
 
@@ -47,9 +45,12 @@ def _path(file: str) -> str:
     return unquote(urlsplit(file).path)
 
 
-def _stored(logical_type: Mapping[str, object]) -> Stored:
-    is_local = logical_type["Type"] == "Date" or logical_type.get("isAdjustedToUTC") is False
-    return Stored(is_local, logical_type["Type"] == "Timestamp" and logical_type["timeUnit"] == "nanoseconds")
+def _stored(leaf: pq.ColumnSchema) -> Stored:
+    if "." in leaf.path:  # inside another
+        return Stored(without_zone=False, nanoseconds=False)
+    kind = json.loads(leaf.logical_type.to_json())
+    is_local = kind["Type"] == "Date" or kind.get("isAdjustedToUTC") is False
+    return Stored(is_local, kind["Type"] == "Timestamp" and kind["timeUnit"] == "nanoseconds")
 
 
 def names_in(files: Files) -> set[str]:

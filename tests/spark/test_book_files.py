@@ -397,8 +397,9 @@ def test_each_parquet_file_says_whether_its_times_have_a_zone(
     spark: SparkSession, tmp_path: Path, columns: str | None, options: str
 ) -> None:
     """And each that its times are in nanoseconds, of which Spark makes none."""
-    _parquet(tmp_path / "rows" / "a b.parquet", pa.timestamp("ns", "UTC"))
-    _parquet(tmp_path / "rows" / "c.parquet", pa.timestamp("ns"))
+    inside = pa.array([{"at": MOMENT}], pa.struct([("at", pa.timestamp("ns"))]))
+    _parquet(tmp_path / "rows" / "a b.parquet", pa.timestamp("ns", "UTC"), more=inside)
+    _parquet(tmp_path / "rows" / "c.parquet", pa.timestamp("ns"), more=inside)
     found = _rows(spark, _book(tmp_path, "parquet", columns, options))
     read = Counter((row["at"].timestamp() - 1_772_323_200, row["without_zone"]) for row in found)
     assert read == Counter([(0, False), (-3600, False) if options else (0, True)])

@@ -206,6 +206,11 @@ class Posting(Incoming):
         self._answered()
 
     def rejected_in(self, delivery: engine.Pointer, txn: Transaction, refusal: Refusal) -> None:
+        if not self._rejects:
+            if txn.open:
+                txn.refuse(refusal)  # T23: the client has not heard of this post when it commits
+            self.rejected(delivery, refusal)
+            return
         tag = None if self.relay is None else engine.tag_of(delivery)
         engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal, tag))
         self._conclude(delivery)

@@ -43,6 +43,9 @@ MESSAGES = (
          "workers: competing_consumers_at_both_get_each_message_once"),
     kept("3.5.1", MUST, "Only what matches the filters of the source is sent.", "selectors: only_what_matches_is_delivered_and_the_rest_stays"),
     kept("3.5.3", MUST, "A source with dynamic and no address: a node is made, and the answer has its address.", "messaging: a_dynamic_node"),
+    kept("3.5.3", MUST_NOT, "A source with dynamic has no address where its receiver sends it: one that has is answered with the address of the node that "
+         "was made.", "messaging: a_dynamic_source_with_an_address"),
+    kept("3.5.3", MUST, "The sending end says the distribution-mode of its source.", "messaging: the_answer_has_a_distribution_mode"),
     kept("3.5.3", MUST, "The answer says which filters are honoured; those that are not are left out.",
          "selectors: the_answer_holds_the_filters_that_are_honoured"),
     kept("3.5.3", MUST, "expiry-policy, timeout and durable of the answer are those that are granted.",

@@ -120,15 +120,19 @@ def test_a_dynamic_node(begin: Begin, role: bool) -> None:
     assert session.peer.wait(type(owner.detached), handle=refused.handle).error.condition == "amqp:not-found"
 
 
-@pytest.mark.rule("P8")
-def test_a_dynamic_source_with_an_address(begin: Begin, address: str) -> None:
+@pytest.mark.rule("P8", "P9")
+@pytest.mark.parametrize("role", [SENDER, RECEIVER])
+def test_a_dynamic_node_with_an_address(begin: Begin, address: str, role: bool) -> None:
     """Part 3, section 3.5.3: its client must not say one. The answer has that of the node that was made."""
     session = begin()
-    consumer = session.receiver(Source(dynamic=True, address=address))
-    assert consumer.answer.source is not None
-    name = consumer.answer.source.address
-    assert name != address
-    post(session, str(name), b"x")
+    if role is SENDER:
+        answer: Any = session.sender(Target(dynamic=True, address=address)).answer.target
+        consumer = session.receiver(answer.address)
+    else:
+        consumer = session.receiver(Source(dynamic=True, address=address))
+        answer = consumer.answer.source
+    assert answer.address != address
+    post(session, answer.address, b"x")
     assert consumer.bodies() == [b"x"]
 
 

@@ -39,6 +39,7 @@ ANONYMOUS = (
         MUST,
         "Where the source does not take rejected, the link is detached with that error.",
         "relay: a_relay_whose_source_takes_no_rejected_is_detached",
+        "relay: a_source_that_takes_no_rejected_in_a_transaction",
     ),
     kept(
         "2.2",

@@ -153,7 +153,7 @@ def _symbolic(octets: bytes, at: int) -> bytes:
 
     DecodeError if it is not a map.
     """
-    there = list(pairs(octets, at))
+    there = pairs(octets, at)
     kept = [raw for key, raw in there if isinstance(key, Symbol) and _readable(raw)]
     if len(kept) < len(there):
         log.info("annotations of an outcome are left out: a key is a symbol", left_out=len(there) - len(kept))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator.address.addresses import UNANSWERED
-from coordinator.codec.encoding import encode_map, encode_string, encode_symbol, encode_uint, encode_uuid
+from coordinator.address.letters import CHECK_COUNT, ORIGINAL_ADDRESS, PRODUCER_GROUP, TXN_ID
+from coordinator.codec.encoding import encode_binary, encode_map, encode_string, encode_symbol, encode_uint
 from store.commit.terms import BEFORE
 from store.errors import StoreError
 from store.questions import checks as questions
@@ -101,9 +102,9 @@ def _story(exhausted: Exhausted, address: str) -> bytes:
     """The annotations that say what a copy was posted in, and where to."""
     return encode_map(
         [
-            encode_symbol("x-opt-original-address") + encode_string(address),
-            encode_symbol("x-opt-producer-group") + encode_string(exhausted.group),
-            encode_symbol("x-opt-txn-id") + encode_uuid(exhausted.txn_id),
-            encode_symbol("x-opt-check-count") + encode_uint(exhausted.checks),
+            encode_symbol(ORIGINAL_ADDRESS) + encode_string(address),
+            encode_symbol(PRODUCER_GROUP) + encode_string(exhausted.group),
+            encode_symbol(TXN_ID) + encode_binary(exhausted.txn_id),
+            encode_symbol(CHECK_COUNT) + encode_uint(exhausted.checks),
         ]
     )

@@ -315,7 +315,7 @@ class AddressPattern(_Section):
         AfterValidator(_retry),
         Field(
             description="how long a failed delivery waits before the next: `immediate`, `ladder` (RocketMQ's levels, "
-            "from the third), `ladder 1s 10s 5m`, `exponential 1s 2 10m` (first, factor, longest)"
+            "from the third), `ladder 1s 10s 5m` (from its first), `exponential 1s 2 10m` (first, factor, longest)"
         ),
     ] = IMMEDIATE.text
     retention_hours: Annotated[

@@ -51,6 +51,7 @@ class Consuming(Outgoing):
         "_retirement",
         "_settling_makes_room",
         "_starved",
+        "_told_full",
         "by_name",
         "has_decided",
         "shut",
@@ -77,6 +78,7 @@ class Consuming(Outgoing):
         self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.limits.unsettled_per_link
+        self._told_full = False
         #: octets that all links of the connection have handed to the engine; with more this link stops
         self._most_handed = 0
         self._starved = False
@@ -105,6 +107,8 @@ class Consuming(Outgoing):
         if self.credit < room:
             room = self.credit
         if room <= 0 or self._starved or self._large is not None:
+            if room <= 0 < self.credit and not self._told_full:
+                self._tell_full()
             return 0
         backlog = engine.session_outgoing_bytes(self.session)
         # octets that the engine has framed leave the session's count, and wait for the socket
@@ -133,6 +137,16 @@ class Consuming(Outgoing):
             most = engine.transport_remote_max_frame(connection.transport)
             self._frame = max(1, most - _FRAME_BESIDES) if most else 0
         return window
+
+    def _tell_full(self) -> None:
+        self._told_full = True
+        log.warning(
+            "a consumer gets no more before it settles some (limits.unsettled_per_link)",
+            link=self.name,
+            peer=self.connection.peer,
+            user=self.connection.user,
+            unsettled=len(self.unsettled),
+        )
 
     @property
     def waits(self) -> bool:

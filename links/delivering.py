@@ -29,7 +29,10 @@ class Delivering(Link):
         source = engine.link_source(pointer)
         answer_terminus(source, engine.link_remote_source(pointer), lasts=lasts)
         engine.terminus_set_type(source, engine.SOURCE)  # a null source names a subscription by the link's name
-        engine.set_address(source, engine.address_of(engine.link_remote_source(pointer)) or address)
+        asked = None if engine.terminus_is_dynamic(source) else engine.address_of(source)
+        engine.set_address(source, asked or address)
+        if not engine.terminus_distribution_mode(source):  # part 3, section 3.5.3
+            engine.terminus_set_distribution_mode(source, engine.DIST_MODE_MOVE)
         # P8: the answer leaves out unknown filters
         engine.put_octets(filters, engine.terminus_filter(source))
         engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))

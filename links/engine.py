@@ -57,7 +57,7 @@ REMOTE_ACTIVE, REMOTE_CLOSED = lib.PN_REMOTE_ACTIVE, lib.PN_REMOTE_CLOSED
 # termini
 COORDINATOR = lib.PN_COORDINATOR
 SOURCE, TARGET, UNSPECIFIED = lib.PN_SOURCE, lib.PN_TARGET, lib.PN_UNSPECIFIED
-DIST_MODE_COPY = lib.PN_DIST_MODE_COPY
+DIST_MODE_COPY, DIST_MODE_MOVE = lib.PN_DIST_MODE_COPY, lib.PN_DIST_MODE_MOVE
 SND_SETTLED = lib.PN_SND_SETTLED
 RCV_SECOND = lib.PN_RCV_SECOND
 
@@ -165,6 +165,7 @@ terminus_expiry_policy = lib.pn_terminus_get_expiry_policy
 terminus_set_expiry_policy = lib.pn_terminus_set_expiry_policy
 terminus_filter = lib.pn_terminus_filter
 terminus_distribution_mode = lib.pn_terminus_get_distribution_mode
+terminus_set_distribution_mode = lib.pn_terminus_set_distribution_mode
 
 # deliveries
 delivery = lib.pn_delivery

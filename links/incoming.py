@@ -269,9 +269,15 @@ class Incoming(Link):
                 self._congested = True
                 self.connection.service.when_uncongested(self._uncongested)
             return
-        engine.link_flow(self.pointer, self._used)
-        self._used = 0
-        self.connection.mark()
+        more = self._used - self._unsettled()
+        if more > 0:
+            engine.link_flow(self.pointer, more)
+            self._used -= more
+            self.connection.mark()
+
+    def _unsettled(self) -> int:
+        """How many answered deliveries use up credit until their sender settles them."""
+        return 0
 
     def say_credit(self) -> None:
         """Say how much there is, which the engine says only where it changes: one more, or that one less again.

@@ -90,6 +90,7 @@ class Posting(Incoming):
         "_posts",
         "_rejects",
         "_sizes",
+        "_stood_still",
         "address",
         "continues",
         "relay",
@@ -114,6 +115,7 @@ class Posting(Incoming):
         #: settled since
         self._sizes: dict[engine.Pointer, int] = {}
         self._awaited: dict[engine.Pointer, int] = {}
+        self._stood_still = False
         self.continues = continues
         copy_source(connection, pointer)
         target = engine.link_target(pointer)
@@ -206,6 +208,11 @@ class Posting(Incoming):
         self._answered()
 
     def rejected_in(self, delivery: engine.Pointer, txn: Transaction, refusal: Refusal) -> None:
+        if not self._rejects:
+            if txn.open:
+                txn.refuse(refusal)  # T23: the client has not heard of this post when it commits
+            self.rejected(delivery, refusal)
+            return
         tag = None if self.relay is None else engine.tag_of(delivery)
         engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal, tag))
         self._conclude(delivery)
@@ -231,9 +238,9 @@ class Posting(Incoming):
 
     def _conclude(self, delivery: engine.Pointer) -> None:
         """Settle a post that has its outcome; with receiver settle mode second, once its sender has (part 2, section
-        2.8.3).
+        2.8.3), and until then it uses up credit.
 
-        Of posts that senders leave unsettled beyond their share, the oldest are settled at once.
+        Where memory is short, the oldest are settled at once.
         """
         self.connection.mark()
         if not self.second or engine.delivery_settled(delivery):
@@ -244,12 +251,25 @@ class Posting(Incoming):
         self._awaited[delivery] = size
         memory = self.connection.service.memory
         memory.unread += size
-        while len(self._awaited) > self._credit or (self._awaited and memory.unread > memory.most):
+        while self._awaited and memory.unread > memory.most:
             self._settle_awaited(next(iter(self._awaited)))
+        if len(self._awaited) >= self._used >= self._credit and not self._stood_still:
+            self._stood_still = True
+            log.warning(
+                "no credit for a sender that settles none of its answered posts (receiver settle mode second)",
+                link=self.name,
+                peer=self.peer,
+                user=self.connection.user,
+                unsettled=len(self._awaited),
+            )
 
     def settled_later(self, delivery: engine.Pointer) -> None:
         if delivery in self._awaited and engine.delivery_settled(delivery):
             self._settle_awaited(delivery)
+            self._top_up_late()
+
+    def _unsettled(self) -> int:
+        return len(self._awaited)
 
     def _settle_awaited(self, delivery: engine.Pointer) -> None:
         self.connection.service.memory.unread -= self._awaited.pop(delivery)

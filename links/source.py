@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TOPICS = frozenset(("topic", "temporary-topic"))
-_TEMPORARY = frozenset(("temporary-queue", "temporary-topic"))
 
 
 def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
@@ -66,15 +65,15 @@ class _Wanted:
         source = engine.link_remote_source(pointer)
         capabilities = values.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
         self._topic = not _TOPICS.isdisjoint(capabilities)
-        self._temporary = not _TEMPORARY.isdisjoint(capabilities)
         self._browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
         self._dynamic = bool(engine.terminus_is_dynamic(source))
-        self._name, self._group_name = _parted(engine.address_of(source))
+        # a dynamic one has no address yet, whatever its client says
+        self._name, self._group_name = _parted(None if self._dynamic else engine.address_of(source))
         self._broadcast = self._group_name == groups.EVERYTHING
         self._attaching = Attaching(connection, pointer)
         if self._dynamic:
             values.look_at_node(source)
-        if self._name is not None and not self._dynamic:
+        if self._name is not None:
             self._need(Verb.BROWSE if self._browse and not self._broadcast else Verb.RECEIVE)
         if self._broadcast:
             self._group_name = None
@@ -148,11 +147,9 @@ class _Wanted:
                 self._service.directory.remove_dynamic(address, self.connection)
         elif isinstance(address, Refusal):
             self._refuse(address)
-        elif self._temporary and not self._dynamic and not self.connection.endpoints.made(address.name):
-            text = (
-                f"{shown(address.name)} is no temporary destination of this connection, which alone may consume from it"
-            )
-            self._refuse(Refusal(Condition.NOT_ALLOWED, text))
+        elif address.dynamic and not self._dynamic and not self.connection.endpoints.made(address.name):
+            text = f"{shown(address.name)} is a dynamic node of another connection, which alone may consume from it"
+            self._refuse(Refusal(Condition.RESOURCE_LOCKED, text))
         else:
             if self._dynamic:
                 self.connection.endpoints.dynamic[self._pointer] = address

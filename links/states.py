@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import structlog
+
 from coordinator.codec.encoding import (
     DecodeError,
     decode,
@@ -23,6 +25,8 @@ from coordinator.codec.values import Described, Symbol
 from coordinator.errors import Refusal
 from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
 from links import engine
+
+log = structlog.get_logger(__name__)
 
 _ACCEPTED_DESCRIBED = b"\x00\x53\x24\x45"
 
@@ -144,11 +148,16 @@ def _annotations(octets: bytes) -> bytes:
 
 @lru_cache(maxsize=4)  # one disposition gives its state to thousands of deliveries
 def _symbolic(octets: bytes, at: int) -> bytes:
-    """The map at ``at``, only the pairs that the next consumer can read and whose keys are symbols.
+    """The map at ``at``, only the pairs that the next consumer can read and whose keys are symbols (part 3, section
+    3.2.10).
 
     DecodeError if it is not a map.
     """
-    return encode_map([raw for key, raw in pairs(octets, at) if isinstance(key, Symbol) and _readable(raw)])
+    there = pairs(octets, at)
+    kept = [raw for key, raw in there if isinstance(key, Symbol) and _readable(raw)]
+    if len(kept) < len(there):
+        log.info("annotations of an outcome are left out: a key is a symbol", left_out=len(there) - len(kept))
+    return encode_map(kept)
 
 
 def _readable(pair: bytes) -> bool:

@@ -14,12 +14,12 @@ from coordinator.codec.encoding import (
     MOST_PAIRS,
     DecodeError,
     decode,
+    encode_binary,
     encode_long,
     encode_map,
     encode_string,
     encode_symbol,
     encode_uint,
-    encode_uuid,
     pairs,
     skip,
 )
@@ -33,9 +33,12 @@ ORIGINAL_ADDRESS = "x-opt-original-address"
 ORIGINAL_ID = "x-opt-original-id"
 DELIVERY_COUNT = "x-opt-delivery-count"
 LAST_ERROR = "x-opt-last-error"
+#: 16 octets, as in a check; letters of earlier versions have a uuid
 TXN_ID = "x-opt-txn-id"
+#: of what no checker has answered
+PRODUCER_GROUP, CHECK_COUNT = "x-opt-producer-group", "x-opt-check-count"
 
-_TOLD = (ORIGINAL_ADDRESS, ORIGINAL_ID, DELIVERY_COUNT, LAST_ERROR, TXN_ID)
+_TOLD = (ORIGINAL_ADDRESS, ORIGINAL_ID, DELIVERY_COUNT, LAST_ERROR, TXN_ID, PRODUCER_GROUP, CHECK_COUNT)
 #: characters of an error that are read: twice as many as those of a consumer's
 _LONGEST_ERROR = 2000
 #: octets of the descriptor of a letter's message annotations
@@ -52,6 +55,8 @@ class Story(NamedTuple):
     delivery_count: int | None = None
     last_error: str | None = None
     txn_id: UUID | None = None
+    producer_group: str | None = None
+    check_count: int | None = None
 
 
 def read_story(head: bytes) -> Story:
@@ -74,13 +79,15 @@ def _told(octets: bytes, at: int) -> Story:
         for key, pair in pairs(octets, at) if octets else ():
             if key in _TOLD:
                 told[str(key)], _ = decode(pair, skip(pair, 0))
-    address, number, count, error, txn_id = (told.get(name) for name in _TOLD)
+    address, number, count, error, txn_id, group, checks = (told.get(name) for name in _TOLD)
     return Story(
         original_address=address if isinstance(address, str) and _can_be(address) else None,
         original_id=number if type(number) is int else None,
         delivery_count=count if type(count) is int else None,
         last_error=error[:_LONGEST_ERROR] if isinstance(error, str) else None,
         txn_id=UUID(bytes=txn_id) if isinstance(txn_id, bytes) and len(txn_id) == 16 else None,
+        producer_group=group[:_LONGEST_ERROR] if isinstance(group, str) else None,
+        check_count=checks if type(checks) is int else None,
     )
 
 
@@ -113,7 +120,7 @@ def story_of(failed: Failed, origin: str) -> list[bytes]:
         encode_symbol(LAST_ERROR) + encode_string(failed.failed),
     ]
     if failed.txn_id is not None:
-        story.append(encode_symbol(TXN_ID) + encode_uuid(failed.txn_id))
+        story.append(encode_symbol(TXN_ID) + encode_binary(failed.txn_id))
     return story
 
 

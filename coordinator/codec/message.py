@@ -261,7 +261,8 @@ def unsigned(fields: list[object], index: int, name: str, most: int) -> int | No
     if found is None or (type(found) is int and 0 <= found <= most):
         return found
     came = found if type(found) is int else f"of the type {type(found).__name__}"
-    raise DecodeError(f"{name} is {came}; expected a number from 0 to {most}")
+    expected = "milliseconds, 0 or more" if most == _ULONG else f"a number from 0 to {most}"
+    raise DecodeError(f"{name} is {came}; expected {expected}")
 
 
 def _boolean(fields: list[object], index: int, name: str) -> None:

@@ -39,6 +39,7 @@ Name = Annotated[
     ),
 ]
 _COLUMNS = ("id", "since", "original_address", "original_id", "delivery_count", "last_error")
+_UNANSWERED_COLUMNS = ("id", "since", "original_address", "producer_group", "txn_id", "check_count")
 
 
 @app.command("list")
@@ -63,10 +64,12 @@ def show(
     config: Config = None,
 ) -> None:
     """Show dead letters, the oldest first: where each came from, and why it is one."""
+    from coordinator.address.addresses import UNANSWERED
+
     with store(config, database_url, data_dir) as connection:
         group, box = _group(connection, name)
         lines = [_line(connection, box, stored) for stored in islice(_all(connection, group), limit)]
-    print_rows(lines, _COLUMNS, as_json=as_json)
+    print_rows(lines, _UNANSWERED_COLUMNS if box == UNANSWERED else _COLUMNS, as_json=as_json)
 
 
 @app.command()

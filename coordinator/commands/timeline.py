@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, UNANSWERED, dead_letter_name
-from coordinator.address.letters import TXN_ID, mark_of, read_story
-from coordinator.codec.encoding import encode_symbol, encode_uuid
+from coordinator.address.letters import mark_of, read_story
 from coordinator.commands.events import Event, group_name, of_place, of_step, posted, said
 from store import history, reasons, retention, traces
 from store.archive.reading import Archived
@@ -91,7 +90,7 @@ def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path |
     messages = history.posted(connection, txn_id, decided, most, archive)
     _note_messages(connection, line, txn_id, decided, row, len(messages), most)
     _add_messages(connection, line, messages, decided)
-    _add_set_aside(connection, line, decided, encode_symbol(TXN_ID) + encode_uuid(txn_id.bytes), most)
+    _add_set_aside(connection, line, decided, txn_id.bytes, most)
     _note_archive(line)
     return line
 

@@ -59,6 +59,8 @@ def add(
     from store.errors import UserExists
 
     name = user_name(name)
+    if name != name.strip():  # nobody sees them, and another user may have the name without them
+        fail("this can be no name of a user: it begins or ends with a space", 2)
     if without_password and password_file is not None:
         fail("--without-password: a password is given too; leave one out", 2)
     made = {} if without_password else verifiers.new(_password(password_file))

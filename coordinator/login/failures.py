@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from store.questions import audit as questions
+from store.questions import users
 
 if TYPE_CHECKING:
     from coordinator.instance import Instance
@@ -24,6 +25,11 @@ MOST_REMEMBERED = 20
 
 _OTHERS = ("", "", "")
 _MOST_TIMES = (1 << 31) - 1
+
+
+def _tell(there: bool | StoreError) -> None:
+    if there is False:
+        log.warning("no client can log in: the store has no users (coordinator user add)")
 
 
 class Failures:
@@ -69,6 +75,7 @@ class Failures:
             counts, self._counts = self._counts, {}
             rows = [(*key, times) for key, times in counts.items()]
             questions.failed_logins(self._instance.queries, rows, lambda error: self._written(counts, error))
+            users.are_there(self._instance.queries, _tell)
 
     def _written(self, counts: dict[tuple[str, str, str], int], error: StoreError | None) -> None:
         self._writing = False

@@ -40,6 +40,15 @@ ENABLED: Query[dict[str, str]] = Query(
 )
 
 
+#: whether there is any
+ANY = Query(b"any user", f"select from {SCHEMA}.user_account limit 1", bool)
+
+
+def are_there(asked: Queries, answered: Callable[[bool | StoreError], None]) -> None:
+    """Whether there are any."""
+    asked.ask(ANY, [], answered)
+
+
 def verifier(
     asked: Queries, name: str, mechanism: str, answered: Callable[[Verifier | StoreError | None], None]
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.codec.encoding import MOST_PAIRS
+from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin
 from tests.wire import types
 from tests.wire.frames import Accepted, Modified, Rejected, Source
@@ -20,6 +21,30 @@ from tests.wire.types import Symbol
 def marks(first: int, count: int) -> dict[Symbol, Any]:
     """That many annotations of a few octets each: one disposition carries thousands."""
     return {Symbol(f"{first + number:x}"): None for number in range(count)}
+
+
+@pytest.mark.rule("P11")
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_annotations_whose_keys_are_no_symbols(
+    begin: Begin, address: str, service: Service, in_transaction: bool
+) -> None:
+    """Part 3, section 3.2.10: left out, and the log says how many."""
+    session = begin()
+    post(session, address, b"x")
+    consumer, control = session.receiver(address), session.control()
+    since = len(service.log_lines())
+    marked: Any = types.Raw(types.encode({Symbol("kept"): "so", "a text": in_transaction}))
+    modified = Modified(delivery_failed=True, message_annotations=marked)
+    taken = consumer.take()
+    if in_transaction:
+        txn = control.declare()
+        taken.retire(txn, modified)
+        control.commit(txn)
+    else:
+        taken.disposition(modified)
+    assert consumer.take().message.annotations == {"kept": "so"}
+    told = [line for line in service.log_lines()[since:] if "left out" in line["event"]]
+    assert [line["left_out"] for line in told] == [1]
 
 
 @pytest.mark.rule("P11", "P14")

@@ -64,7 +64,7 @@ def test_after_the_last_check_it_is_rolled_back_and_its_messages_are_kept(
     told = {
         "x-opt-original-address": address,
         "x-opt-producer-group": address,
-        "x-opt-txn-id": uuid.UUID(bytes=txn),
+        "x-opt-txn-id": txn,
         "x-opt-check-count": 3,
     }
     halves = ask("select id from coordinator.half where txn_id = encode(%s, 'hex')::uuid order by id", txn)
@@ -229,6 +229,8 @@ def test_an_operator_sees_them_and_posts_them_elsewhere(
     shown = json.loads(service.cli("dead-letters", "show", ADDRESS, "--limit", "1000", "--json"))
     (letter,) = [each for each in shown if each["txn_id"] == str(uuid.UUID(bytes=txn))]
     assert letter["original_address"] == f"{address}-orders"
+    assert (letter["producer_group"], letter["check_count"]) == (address, 15)
+    assert " producer_group " in service.cli("dead-letters", "show", ADDRESS).splitlines()[0]
     lived = json.loads(service.cli("history", str(letter["id"]), "--json"))
     assert letter["id"] in [each["message"] for each in lived["events"]]
     one = ("dead-letters", "replay", ADDRESS, str(letter["id"]))

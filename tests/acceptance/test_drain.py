@@ -76,12 +76,17 @@ def test_all_large_ones(begin: Begin, address: str) -> None:
 @pytest.mark.rule("P5", "S4")
 @pytest.mark.parametrize("kind", ["normal", "fifo"])
 def test_as_much_as_a_link_may_leave_unsettled(begin: Begin, address: str, service: Service, kind: str) -> None:
-    """The peer would wait in vain for more."""
+    """The peer would wait in vain for more; the log says so once."""
     service.cli("address", "add", address, "--kind", kind)
     session = begin()
     posted(session, address, _UNSETTLED + 10, 10)
     receiver = session.receiver(address)
+    since = len(service.log_lines())
     assert len(receiver.drain()) == _UNSETTLED
+    receiver.credit(5)
+    session.sync()
+    told = [line for line in service.log_lines()[since:] if "unsettled_per_link" in line["event"]]
+    assert [(line["link"], line["unsettled"]) for line in told] == [(receiver.answer.name, _UNSETTLED)]
 
 
 @pytest.mark.rule("P5")

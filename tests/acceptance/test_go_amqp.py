@@ -48,6 +48,11 @@ def test_credit_by_hand(run: Run) -> None:
     assert run("credit") == {"received": ["m0", "m1"], "left": ["m2"], "prefetched": False}
 
 
+@pytest.mark.rule("P5")
+def test_draining_credit(run: Run) -> None:
+    assert run("drain") == {"left": ["m0"]}
+
+
 @pytest.mark.rule("P6")
 def test_settled_sends_and_settled_receipts(run: Run) -> None:
     assert run("settled") == {"received": ["m0", "m1", "m2"], "left": []}

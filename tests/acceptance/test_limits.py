@@ -277,6 +277,7 @@ def test_empty_frames_keep_a_connection(begin: Begin) -> None:
     for _ in range(25):  # some 200 ms between them: longer, together, than our own four seconds
         frame = peer.read()
         assert frame.performative is None
+        assert frame.channel == 0
         peer.send(None)
     assert session.control().declare()
 

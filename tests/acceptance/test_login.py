@@ -86,6 +86,19 @@ def test_plain(dial: Dial, service: Service, user: str) -> None:
 
 
 @pytest.mark.rule("S1")
+def test_the_log_says_that_there_are_no_users() -> None:
+    """Its peer is told nothing of it."""
+    with running_service({"login.plain": "always"}) as service:
+        peer = Peer(service.port)
+        login = Login(peer)
+        login.init("PLAIN", plain("alice", PASSWORD))
+        login.refused()
+        peer.close_socket()
+        line = service.wait_for(lambda line: "no users" in line["event"])
+        assert line["level"] == "warning"
+
+
+@pytest.mark.rule("S1")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_without_an_initial_response(dial: Dial, user: str, mechanism: str) -> None:
     """Part 5, section 5.3.3.2: it comes as the response to an empty challenge."""

@@ -120,19 +120,53 @@ def test_a_dynamic_node(begin: Begin, role: bool) -> None:
     assert session.peer.wait(type(owner.detached), handle=refused.handle).error.condition == "amqp:not-found"
 
 
+@pytest.mark.rule("P8", "P9")
+@pytest.mark.parametrize("role", [SENDER, RECEIVER])
+def test_a_dynamic_node_with_an_address(begin: Begin, address: str, role: bool) -> None:
+    """Part 3, section 3.5.3: its client must not say one. The answer has that of the node that was made."""
+    session = begin()
+    if role is SENDER:
+        answer: Any = session.sender(Target(dynamic=True, address=address)).answer.target
+        consumer = session.receiver(answer.address)
+    else:
+        consumer = session.receiver(Source(dynamic=True, address=address))
+        answer = consumer.answer.source
+    assert answer.address != address
+    post(session, answer.address, b"x")
+    assert consumer.bodies() == [b"x"]
+
+
 @pytest.mark.rule("P8")
-@pytest.mark.parametrize("kind", ["queue", "topic"])
-def test_a_temporary_destination_is_consumed_by_its_own_connection_alone(begin: Begin, kind: str) -> None:
-    """The JMS mapping, by the capabilities of the sources; others may post to it."""
-    temporary = (Symbol(f"temporary-{kind}"),)
+def test_the_answer_has_a_distribution_mode(begin: Begin, address: str) -> None:
+    """Part 3, section 3.5.3: the sending end has one in its source."""
+    session = begin()
+
+    def mode(**asked: Any) -> Any:
+        source = session.receiver(Source(**asked)).answer.source
+        assert source is not None
+        return source.distribution_mode
+
+    assert mode(address=address) == mode(address=address, distribution_mode="move") == "move"
+    assert mode(address=address, distribution_mode="copy") == "copy"
+    assert mode(dynamic=True) == mode(address="$check/group") == mode(address=f"{address}::*") == "move"
+    assert mode(address=f"{address}-topic", capabilities=(Symbol("topic"),)) == "move"
+
+
+@pytest.mark.rule("P8")
+@pytest.mark.parametrize("capabilities", [("temporary-queue",), ("temporary-topic",), ()])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_dynamic_node_is_consumed_by_its_own_connection_alone(
+    begin: Begin, capabilities: tuple[str, ...], named: bool
+) -> None:
+    """The JMS mapping, of temporary queues and topics; others may post to it. ``named``: by the other's source, too."""
+    asked = tuple(map(Symbol, capabilities)) or None
     session, other = begin(), begin()
-    owner = session.sender(Target(dynamic=True, capabilities=temporary))
+    owner = session.sender(Target(dynamic=True, capabilities=asked))
     assert isinstance(owner.answer.target, Target)
     name = owner.answer.target.address
     assert name
-    source = Source(address=name, capabilities=temporary)
-    assert other.receiver(source).error == "amqp:not-allowed"
-    own = session.receiver(source)
+    assert other.receiver(Source(address=name, capabilities=asked if named else None)).error == "amqp:resource-locked"
+    own = session.receiver(Source(address=name, capabilities=asked))
     assert other.sender(name).outcome(data(b"reply")) == Accepted()
     assert own.bodies() == [b"reply"]
 

@@ -12,7 +12,7 @@ from tests.fix_wire import Begin
 from tests.wire.frames import Accepted, Close, Detach, End, Source, Target
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
-from tests.wire.queues import condition
+from tests.wire.queues import BROKEN, condition
 from tests.wire.types import Symbol
 
 #: longer than any name may be
@@ -138,3 +138,28 @@ def test_a_relay_whose_source_takes_no_rejected_is_detached(begin: Begin, addres
     assert error.condition == "amqp:invalid-field"
     assert error.info == {Symbol("delivery-tag"): b"the tag"}
     assert session.receiver(address).bodies() == [b"x"]
+
+
+@pytest.mark.rule("P9", "T23")
+@pytest.mark.parametrize("properties", [{}, {Symbol("coordinator:on-refused-post"): "continue"}])
+@pytest.mark.parametrize("on_relay", [True, False])
+def test_a_source_that_takes_no_rejected_in_a_transaction(
+    begin: Begin, address: str, on_relay: bool, properties: dict[Symbol, str]
+) -> None:
+    """Its link is detached with the error, and the transaction can only roll back."""
+    session = begin()
+    control = session.control()
+    txn = control.declare()
+    source = Source(outcomes=("amqp:accepted:list",))
+    link = session.sender(Target() if on_relay else address, source=source, properties=properties or None)
+    good, bad = Properties(to=address).encoded() + data(b"x"), Properties(to=_INVALID).encoded() + data(b"y")
+    with session.peer.at_once():
+        link.post(good, txn=txn, delivery_tag=b"a good one")
+        link.post(bad if on_relay else BROKEN, txn=txn, delivery_tag=b"the tag")
+        link.post(good, txn=txn, delivery_tag=b"a later one")
+    error = link.wait_detached().error
+    assert error is not None
+    assert error.condition == ("amqp:invalid-field" if on_relay else "amqp:decode-error")
+    assert error.info == ({Symbol("delivery-tag"): b"the tag"} if on_relay else None)
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+    assert session.receiver(address).bodies() == []

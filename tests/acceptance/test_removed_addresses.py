@@ -57,7 +57,7 @@ def test_links_to_a_dynamic_node_end_with_it(begin: Begin, ask: Ask) -> None:
     session, other = begin(), begin()
     owner, name = _dynamic(session)
     sender = other.sender(name)
-    consumer = other.receiver(name)
+    consumer = session.receiver(name)
     assert sender.outcome(data(b"x")) == Accepted()
     owner.detach()
     assert sender.error == DELETED

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin, Dial
 from tests.wire.frames import (
     AMQP_HEADER,
     SASL,
     SASL_HEADER,
+    SENDER,
     Accepted,
     Close,
+    Disposition,
     End,
     Open,
     SaslInit,
@@ -245,6 +248,27 @@ def test_a_receiver_that_settles_second(begin: Begin, address: str) -> None:
     delivery.disposition(None, settled=True)
     consumer.detach()
     assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("P6")
+def test_posts_that_their_sender_does_not_settle_use_up_credit(begin: Begin, address: str, service: Service) -> None:
+    """The same, where the service receives: it settles none before its sender has, and the log says so once."""
+    session = begin()
+    sender = session.sender(address, rcv_settle_mode=1)
+    since = len(service.log_lines())
+    for _ in range(2):
+        posts = []
+        while sender.link_credit > 0:
+            posts.append(sender.post(data(b"x")))
+            answer = sender.answer_to(posts[-1])
+            assert answer.state == Accepted()
+            assert not answer.settled
+            if sender.link_credit <= 0:
+                session.sync()  # what it gives for these has come
+        session.send(Disposition(role=SENDER, first=posts[0], last=posts[-1], settled=True))
+        sender.wait_for_credit()
+    told = [line for line in service.log_lines()[since:] if "receiver settle mode second" in line["event"]]
+    assert [line["link"] for line in told] == [sender.answer.name]
 
 
 @pytest.mark.rule("P7", "D8")

@@ -91,6 +91,8 @@ def test_a_user_that_is_not_there(run: Command, password_file: str, what: str) -
     ("name", "password", "said"),
     [
         ("", b"x", "this can be no name of a user: it is empty"),
+        (" a", b"x", "this can be no name of a user: it begins or ends with a space"),
+        ("a\u00a0", b"x", "this can be no name of a user: it begins or ends with a space"),
         ("a\nb", b"x", "this can be no name of a user: a control character"),
         ("n" * 129, b"x", "this can be no name of a user: longer than 128 octets"),
         ("alice", b"", "this can be no password: it is empty"),

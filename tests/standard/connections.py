@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.standard import MUST, MUST_NOT, SHOULD, kept
+from tests.standard import MUST, MUST_NOT, SHOULD, kept, peers
 
 CONNECTIONS = (
     kept("2.2", MUST, "Before any frame, each side sends its protocol header.", "transport: with_and_without_a_sasl_layer"),
@@ -12,6 +12,12 @@ CONNECTIONS = (
          "transport: another_protocol_is_answered_with_ours_and_a_close"),
     kept("2.2", MUST, "Octets that are no protocol header are answered so, too.",
          "transport: another_protocol_is_answered_with_ours_and_a_close"),
+    kept("2.1", MUST, "Frames come in the order in which they were sent, and none is left out.", "broken_frames: one_octet_at_a_time"),
+    peers("2.2", MUST, "Who opens the socket sends its header at once, with the version that it prefers."),
+    peers("2.2", MUST, "What follows a header is of the version that it says."),
+    kept("2.3.1", MUST, "A frame's size is that of its header, extended header and body.", "dissector: every_frame_is_valid_to_a_dissector"),
+    kept("2.3.2", MUST, "The performative is one of those that are defined, a described type.", "dissector: every_frame_is_valid_to_a_dissector",
+         "broken_frames: bad_bytes_end_that_connection_and_no_other"),
     kept("2.3.1", MUST, "A data offset below 2 is malformed.", "broken_frames: bad_bytes_end_that_connection_and_no_other"),
     kept("2.3.1", MUST, "The extended header is passed over.", "broken_frames: a_frame_of_another_type_is_passed_over"),
     kept("2.3.2", MUST, "A frame without a body only shows that its sender lives.", "limits: empty_frames_keep_a_connection"),
@@ -37,6 +43,8 @@ CONNECTIONS = (
     kept("2.4.5", SHOULD, "An idle time that cannot be kept: the connection is closed with an error that says so.",
          "limits: an_impossible_idle_time_out_is_refused"),
     kept("2.4.5", MUST, "Frames are sent within the idle time that the peer has said.", "limits: empty_frames_keep_a_connection"),
+    kept("2.4.5", MUST, "Empty frames are on channel 0 while channel-max is not agreed.", "limits: empty_frames_keep_a_connection"),
+    peers("2.4.3", MUST, "A close that is sent in one go with the open is on channel 0."),
     kept("2.4.5", SHOULD, "The idle time said is half of the one that is enforced.", "limits: a_silent_peer_is_closed"),
     kept("2.4.5", SHOULD, "A peer that is silent for longer: close with an error, then the socket is closed.",
          "limits: a_silent_peer_is_closed"),
@@ -51,6 +59,8 @@ CONNECTIONS = (
          "limits: more_sessions_than_channel_max"),
     kept("2.7.1", SHOULD, "Offered capabilities and properties are registered or the service's own.",
          "control_link: open_says_what_is_offered"),
+    peers("2.7.1", MUST, "Each side has the locale en-US.", "All texts of the service are English, and it says no locales."),
+    peers("2.7.1", MUST, "Who needs a capability that is not offered closes the connection.", "The client's: the service needs none."),
     kept("2.8.14", MUST, "An error has a condition; its description is text to help a person.",
          "hostile_clients: errors_are_a_printable_line", "small_frames: errors_with_long_descriptions"),
     kept("2.8.18", MUST, "A connection that is closed for what the peer sent says amqp:connection:framing-error, or what else it was.",

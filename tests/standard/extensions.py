@@ -39,6 +39,7 @@ ANONYMOUS = (
         MUST,
         "Where the source does not take rejected, the link is detached with that error.",
         "relay: a_relay_whose_source_takes_no_rejected_is_detached",
+        "relay: a_source_that_takes_no_rejected_in_a_transaction",
     ),
     kept(
         "2.2",
@@ -104,7 +105,7 @@ JMS = (
     kept("destinations", MUST, "Capabilities queue, topic, temporary-queue and temporary-topic say what a terminus is.",
          "messaging: a_topic_by_its_capability", "jms: request_and_reply_over_a_temporary_queue", "jms: a_temporary_topic_has_many_listeners"),
     kept("destinations", MUST_NOT, "A temporary queue or topic is consumed by no other connection than the one that made it.",
-         "messaging: a_temporary_destination_is_consumed_by_its_own_connection_alone",
+         "messaging: a_dynamic_node_is_consumed_by_its_own_connection_alone",
          "permissions: a_connection_may_use_its_own_dynamic_address_and_no_other"),
     kept("subscriptions", MUST, "A durable subscription is a source with durable and expiry-policy never, named by its link; a null source finds it.",
          "subscriptions: a_lasting_subscription_outlives_its_link_until_it_is_closed",

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.standard import MUST, MUST_NOT, SHOULD, kept, not_kept
+from tests.standard import MUST, MUST_NOT, SHOULD, kept, not_kept, peers
 
 MESSAGES = (
     kept("3.2", MUST, "The bare message is not changed between its sender and its receiver.",
@@ -19,14 +19,20 @@ MESSAGES = (
     kept("3.2.1", MUST, "delivery-count grows with each delivery that failed, and not with one that was released.",
          "outcomes: modified_and_failed_counts", "outcomes: released_is_back_in_its_place",
          "messaging: a_delivery_has_the_count_of_this_queue_and_not_of_its_poster"),
-    kept("3.2.1", SHOULD, "A message that is durable is not lost where the intermediary is ended unexpectedly.", "kill: nothing_acknowledged_is_lost_and_nothing_rolled_back_is_seen"),
-    kept("3.2.2", MUST_NOT, "Delivery annotations that are not known are passed over.", "messaging: messages_of_every_shape"),
+    kept("3.2.1", MUST_NOT, "A message that is durable is not lost where the intermediary is ended unexpectedly.", "kill: nothing_acknowledged_is_lost_and_nothing_rolled_back_is_seen"),
+    peers("3.2.1", MUST_NOT, "A target that cannot keep a durable message does not accept it.", "Each post is durable when it is accepted."),
+    kept("3.2.1", MUST, "Priorities that there are not are taken for the nearest that there is; the others are distinct.", "priorities: any_history"),
+    not_kept("3.2.10", MUST, "A link is detached with amqp:not-implemented whose annotations have a key that is not known and does not begin with x-opt-.",
+             "They are passed on, as by most: trace contexts use `traceparent`.", "messaging: messages_of_every_shape"),
+    peers("3.2.4", MUST_NOT, "content-encoding is not set but for data, and is never identity.", "The client's: the bare message is passed on as it is."),
     kept("3.2.3", MUST, "Message annotations go through, but for what an outcome adds to them.",
          "transactional_retirement: modified_in_a_transaction_with_all_its_fields"),
     kept("3.2.4", MUST_NOT, "properties are not changed, and among them user-id, message-id and to.",
          "messaging: the_bare_message_goes_through_byte_for_byte"),
     kept("3.2.5", MUST, "Keys of application-properties are strings, their values simple.", "messaging: malformed_sections_are_refused"),
     kept("3.4.1", MUST, "received says how much there is; it is no outcome.", "transactional_retirement: states_that_are_no_outcome_change_nothing"),
+    peers("3.4.1", MUST_NOT, "A sender says received only on the first transfer of a delivery that it resumes.", "The service never says it."),
+    peers("3.4.6", MUST, "Whether a delivery that was resumed is sent again as a whole, from where it was, or settled, goes by both maps.", "No delivery is resumed here, so the service sends no such transfer."),
     kept("3.4.2", MUST, "accepted: the message is retired from the queue.", "messaging: a_consumer_takes"),
     kept("3.4.3", MUST_NOT, "rejected: it is not delivered again to the same target, and the count does not grow.",
          "outcomes: rejected_is_a_dead_letter"),
@@ -43,6 +49,14 @@ MESSAGES = (
          "workers: competing_consumers_at_both_get_each_message_once"),
     kept("3.5.1", MUST, "Only what matches the filters of the source is sent.", "selectors: only_what_matches_is_delivered_and_the_rest_stays"),
     kept("3.5.3", MUST, "A source with dynamic and no address: a node is made, and the answer has its address.", "messaging: a_dynamic_node"),
+    kept("3.5.3", MUST_NOT, "A terminus with dynamic has no address where its client sends it: one that has is answered with the address of the node that "
+         "was made.", "messaging: a_dynamic_node_with_an_address"),
+    kept("3.5.1", MUST_NOT, "What a source has sent on a link with success it does not send there again.", "messaging: a_browser_takes_nothing"),
+    kept("3.5.8", MUST_NOT, "A filter says the same of a message as long as its state and annotations are the same.",
+         "selectors: only_what_matches_is_delivered_and_the_rest_stays"),
+    peers("3.5.3", MUST, "A receiver looks whether the filters that are honoured are those that it needs, and detaches otherwise."),
+    peers("3.5.3", MUST, "outcomes and default-outcome are outcomes that there are.", "The client's; the answer says those of the service."),
+    kept("3.5.3", MUST, "The sending end says the distribution-mode of its source.", "messaging: the_answer_has_a_distribution_mode"),
     kept("3.5.3", MUST, "The answer says which filters are honoured; those that are not are left out.",
          "selectors: the_answer_holds_the_filters_that_are_honoured"),
     kept("3.5.3", MUST, "expiry-policy, timeout and durable of the answer are those that are granted.",

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.standard import MUST, MUST_NOT, SHOULD, kept
+from tests.standard import MUST, MUST_NOT, SHOULD, kept, peers
 
 TRANSACTIONS = (
     kept(
@@ -23,6 +23,7 @@ TRANSACTIONS = (
     kept("4.2", SHOULD, "Other sections of the message that declares are ignored.", "control_link: other_sections_are_ignored"),
     kept("4.2", SHOULD, "A declare that its sender has settled: the control link is detached with an error.",
          "control_link: a_settled_declare_is_an_illegal_state"),
+    peers("4.2", MUST_NOT, "A declare is not sent settled."),
     kept("4.2", MUST, "A declare that cannot be done is answered with the error.",
          "control_link: a_global_id_is_not_implemented", "transaction_limits: more_transactions_than_a_connection_may_have"),
     kept("4.2", MUST, "It is rejected with that error where the link's source takes rejected.",
@@ -71,6 +72,8 @@ TRANSACTIONS = (
          "transactional_retirement: two_dispositions_of_one_delivery_mean_the_same_in_one_write"),
     kept("4.4.3", MUST, "A link whose messages are not acquired in transactions ends with amqp:not-implemented when a flow gives it a txn-id.",
          "transactional_work: a_flow_with_a_txn_id_ends_its_link", "transactional_work: a_flow_with_other_properties_gives_credit"),
+    peers("4.4.3", MUST, "A delivery acquired in a transaction, of which a part is sent: the discharge decides on it, and after a failure it is aborted or "
+          "completed first; its outcome is of the same transaction.", "No delivery is acquired in a transaction (T33)."),
     kept("4.4.4.1", MUST_NOT, "A settled post that cannot be processed: its transaction is not discharged with success.",
          "transactional_posts: a_settled_post_that_cannot_be_stored_spoils_the_transaction"),
     kept("4.4.4.1", MUST, "The outcome of an unsettled post is determined, and told, before a discharge succeeds.",
@@ -78,6 +81,8 @@ TRANSACTIONS = (
          "transactional_posts: an_unsettled_post_that_is_refused"),
     kept("4.4.4.1", MUST, "It is told for the same transaction that the post named.",
          "transactional_posts: an_unsettled_post_is_answered_before_the_discharge"),
+    kept("4.4.4.1", MUST_NOT, "Where the outcome that was told cannot be applied any more, the discharge does not succeed.",
+         "discharge: a_commit_that_fails_is_rejected_or_detached"),
     kept("4.4.4.1", MUST, "Once the transaction is discharged, a post that is not settled has its plain outcome.",
          "transactional_posts: after_the_decision_an_unsettled_post_has_its_plain_outcome"),
     kept("4.4.4.2", MUST, "A delivery that the controller has settled in a transaction that rolls back gets the default outcome of "
@@ -90,6 +95,7 @@ TRANSACTIONS = (
          "control_link: capabilities_are_no_echo_of_what_is_desired"),
     kept("4.5.2", MUST, "A declare with a global-id, without distributed transactions, is refused.",
          "control_link: a_global_id_is_not_implemented"),
+    peers("4.5.2", MUST, "The txn-id of a declare with a global-id is of that global transaction.", "There are no distributed transactions."),
     kept("4.5.3", MUST, "The txn-id of a discharge is mandatory.", "control_link: what_cannot_be_decoded_is_a_decode_error"),
     kept("4.5.3", MUST, "An absent fail is false.", "discharge: fail_decides"),
     kept("4.5.5", MUST, "The txn-id of declared is at most 32 octets, and not given out again.",

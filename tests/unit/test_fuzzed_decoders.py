@@ -70,6 +70,12 @@ def test_an_expiry_beyond_all_time_is_one() -> None:
     )
 
 
+@pytest.mark.rule("P10")
+def test_a_time_that_is_none_is_said_to_be_milliseconds() -> None:
+    with pytest.raises(DecodeError, match=r"^absolute-expiry-time is -1; expected milliseconds, 0 or more$"):
+        examine(Properties(absolute_expiry_time=Timestamp(-1)).encoded())
+
+
 @pytest.mark.rule("S6")
 def test_an_array_costs_what_its_octets_do() -> None:
     """A million elements, each read once: copied for each, they would take until tomorrow."""

@@ -22,7 +22,7 @@ def test_the_tests_that_it_names_are_there(file: str) -> None:
 
 
 def test_a_sentence_is_kept_by_a_test_or_says_why_not() -> None:
-    assert [each.text for each in _ALL if not each.tests and not each.why] == []
+    assert [each.text for each in _ALL if not each.tests and not each.why and not each.beside] == []
 
 
 def test_no_sentence_stands_twice() -> None:
@@ -31,5 +31,5 @@ def test_no_sentence_stands_twice() -> None:
 
 def test_more_is_kept_than_was() -> None:
     """It goes up as sentences are mended."""
-    musts = [each for each in _ALL if each.level in (MUST, MUST_NOT)]
+    musts = [each for each in _ALL if each.level in (MUST, MUST_NOT) and not each.beside]
     assert sum(not each.why for each in musts) / len(musts) >= 0.95

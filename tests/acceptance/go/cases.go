@@ -21,6 +21,7 @@ var cases = map[string]func(context.Context, *client) (seen, error){
 	"outcomes":         outcomes,
 	"receipts":         receipts,
 	"credit":           credit,
+	"drain":            drain,
 	"settled":          settled,
 	"dynamic":          dynamic,
 	"subscription":     subscription,
@@ -333,6 +334,29 @@ func credit(ctx context.Context, c *client) (seen, error) {
 	}
 	prefetched := receiver.Prefetched() != nil
 	return seen{"received": texts, "left": left, "prefetched": prefetched}, receiver.Close(ctx)
+}
+
+// drain takes back credit that nothing used, with messages in between, and again where there is none.
+func drain(ctx context.Context, c *client) (seen, error) {
+	receiver, err := c.session.NewReceiver(ctx, c.address("q"), &amqp.ReceiverOptions{Credit: -1})
+	if err != nil {
+		return nil, err
+	}
+	if err := receiver.IssueCredit(5); err != nil {
+		return nil, err
+	}
+	if err := receiver.DrainCredit(ctx, nil); err != nil {
+		return nil, err
+	}
+	if err := c.send(ctx, "q", nil, "m0"); err != nil {
+		return nil, err
+	}
+	left, err := c.takeAll(ctx, "q")
+	if err != nil {
+		return nil, err
+	}
+	err = receiver.DrainCredit(ctx, nil)
+	return seen{"left": left}, err
 }
 
 // settled sends and receives settled: at most once.

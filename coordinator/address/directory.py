@@ -19,7 +19,7 @@ from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, shown
 from coordinator.address.nodes import Address, resource_deleted
 from coordinator.address.permissions import unauthorized
-from coordinator.address.removal import drop_entries
+from coordinator.address.removal import drop_entries, remove_behind
 from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
 from coordinator.group import holding
@@ -344,7 +344,7 @@ class Directory:
         if maker is not None:
             maker.addresses_made -= 1
         self._ended.add(name)
-        self._remove_dynamic(name)
+        remove_behind(self._instance, lambda: self._remove_dynamic(name), maker)
 
     def _remove_dynamic(self, name: str) -> None:
         """Where the commit of an application holds it, it is tried again, for as long as that takes."""

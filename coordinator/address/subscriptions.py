@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
 from coordinator.address.nodes import resource_deleted
-from coordinator.address.removal import drop_entries
+from coordinator.address.removal import drop_entries, remove_behind
 from coordinator.errors import Condition, Refusal
 from store.errors import Conflict, StoreError
 from store.questions import consumer_groups
@@ -137,7 +137,8 @@ class Subscriptions:
             address.subscriptions.remove(queue)
         self._queues.by_group.remove(queue)
         self._ending.add((address.id, queue.name))
-        self._remove(queue, (address.id, queue.name), lasting=lasting)
+        key = address.id, queue.name
+        remove_behind(self._instance, lambda: self._remove(queue, key, lasting=lasting))
 
     def _remove(self, queue: Queue, key: tuple[int, str], *, lasting: bool, held: bool = False) -> None:
         """Where the commit of an application holds the group, it is tried again, for as long as that takes. ``held``:

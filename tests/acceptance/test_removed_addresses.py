@@ -335,3 +335,31 @@ def test_an_address_that_was_removed_as_unused_is_made_again(begin: Begin, servi
     again = session.sender(names[1])
     assert again.outcome(data(b"2")) == Accepted()
     assert ask("select id from coordinator.address where name = %s", names[1]) not in ([], ids[1])
+
+
+@pytest.mark.rule("D10", "P9")
+def test_what_is_accepted_before_a_dynamic_node_ends_is_in_the_store_before(
+    service: Service, begin: Begin, ask: Ask, address: str
+) -> None:
+    """As a reply is: a batch with its outcome that found it removed would be refused, with what others have in it."""
+    session, other = begin(), begin()
+    owner, name = _dynamic(session)
+    other.sender(name).outcome(data(b"reply"))
+    owner.credit(1)
+    reply = owner.take()
+    sender = other.sender(address)
+    before = len(service.log_lines())
+    with psycopg.connect(running_url(service.data_dir)) as connection:
+        connection.execute(b"lock table coordinator.half in share mode")
+        held_up = [sender.post(data(b"x"))]  # a batch is under way, and the next one gathers
+        other.flow()
+        _wait(lambda: ask("select from pg_locks where not granted and relation = 'coordinator.half'::regclass"))
+        reply.disposition(Accepted())
+        session.sync()
+        owner.detach()
+        other.sync()
+    assert [sender.answer_to(each).state for each in held_up] == [Accepted()]
+    _wait(lambda: not ask("select from coordinator.address where name = %s", name))
+    accepted = "select from coordinator.op where decision = 'accept' and half_ids = array[%s::int8]"
+    assert ask(accepted, int(reply.tag.split(b":")[1]))
+    assert not [line for line in service.log_lines(before) if line["event"] == "unit refused by the store"]

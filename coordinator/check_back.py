@@ -310,6 +310,7 @@ class Checkable(Transaction):
                 for name in {address.name for address, _, _ in self.posts}:
                     self._host.directory.changed(name)
             self.error = why(error)
+            self.fails = False
             self.let_go()
             self.reason = reasons.STORE_REFUSED
             self.returns()

@@ -236,9 +236,10 @@ class Control:
         """Another control link of the connection discharges the transaction."""
         self._txns.pop(txn_id, None)
 
-    def lost(self) -> None:
-        """T13: the link was detached: roll back its undecided transactions at once."""
+    def lost(self, *, ended: bool) -> None:
+        """T13: the link was detached: roll back its undecided transactions at once. ``ended``: by the service."""
         for txn in list(self._txns.values()):
+            txn.fails = not ended
             txn.abandon(TxnEvent.CONTROL_LOST, LINK_LOST)
         self._txns.clear()
 

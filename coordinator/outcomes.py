@@ -26,6 +26,8 @@ class Outcome(NamedTuple):
     annotations: bytes = b""
     #: not said by the consumer: its link has ended (D5)
     vanished: bool = False
+    #: which its client may have seen, though it has not failed
+    seen: bool = False
     #: set when its rows are written: the reason why the message moves to the dead letters, or else from when on it may
     #: be delivered again, in microseconds since 2000; 0: at once
     dead: str = ""
@@ -46,7 +48,9 @@ RELEASED = Outcome(Kind.RELEASED)
 #: The default outcome of a source that names none: it applies to deliveries that their peer settled in a transaction
 #: that rolled back (T28).
 FAILED = Outcome(Kind.MODIFIED, delivery_failed=True)
-#: of a delivery whose link was lost: it comes back before what is newer, without a wait (D5)
+#: Of a delivery whose link has ended: it comes back before what is newer, without a wait (D5). It has failed:
 LOST = Outcome(Kind.MODIFIED, delivery_failed=True, vanished=True)
-#: the same of one that its client has not begun with
-UNREAD = Outcome(Kind.MODIFIED, vanished=True)
+#: its client may have seen it, and it has not failed: one attempt more, which is stored with the next change of its row
+RETURNED = Outcome(Kind.RELEASED, vanished=True, seen=True)
+#: it was never transferred: it is as it was before
+UNTRANSFERRED = Outcome(Kind.RELEASED, vanished=True)

@@ -7,37 +7,31 @@ decision of its transaction; until then the delivery is enlisted, or its outcome
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.errors import Condition, Refusal
-from coordinator.outcomes import FAILED, LOST, RELEASED, UNREAD, Kind
+from coordinator.outcomes import FAILED, LOST, RELEASED, RETURNED, UNTRANSFERRED, Kind
 from coordinator.transitions import DECIDED, LINK_LOST, ROLLED_BACK, SENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from coordinator.group.entries import Entry
     from coordinator.outcomes import Outcome
     from coordinator.registry import Registry
     from coordinator.settlements import Settlements
 
-#: How often in a row a delivery is forgiven that is the first undecided of a link that has decided others.
-MOST_FORGIVEN = 3
-#: Deliveries of which it is known how often they were.
-MOST_REMEMBERED = 10_000
-
 
 class Departure(Enum):
     """How a link ends."""
 
-    #: its connection is lost, or the service ends it for what its client has done
+    #: its connection is cut, or its client is silent for too long
     LOST = "lost"
     #: its client detaches it, or ends its session or its connection
     LEFT = "left"
-    #: the service stops
-    STOPPED = "stopped"
+    #: the service ends it, whatever the reason
+    ENDED = "ended"
 
 
 class Retiring(Protocol):
@@ -68,8 +62,6 @@ class Retirement:
     def __init__(self, registry: Registry, settlements: Settlements) -> None:
         self._registry = registry
         self._settlements = settlements
-        #: by group and entry, how often it was forgiven in a row; the oldest are forgotten first
-        self._forgiven: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def settle(self, link: Retiring, entry: Entry, outcome: Outcome | None, settled: bool) -> None:
         """A plain state. ``outcome``: None where the state is none; ``settled``: the peer has settled the delivery."""
@@ -112,52 +104,41 @@ class Retirement:
             else:
                 txn.retire(entry, outcome, settled)
 
-    def link_ended(self, link: Retiring, entries: Iterable[Entry], *, dropped: bool) -> None:
+    def link_ended(
+        self, link: Retiring, entries: Iterable[Entry], *, unsent: Collection[Entry] = (), dropped: bool
+    ) -> None:
         """What was sent and not decided comes back (D5); what is enlisted waits for its transaction. ``entries``: its
-        deliveries, in the order in which they were sent. ``dropped``: their group or address is gone, and nothing is
-        left to deliver them from.
+        deliveries, in the order in which they were sent. ``unsent``: those that were never transferred. ``dropped``:
+        their group or address is gone, and nothing is left to deliver them from.
         """
         if dropped:
             for entry in entries:
                 if entry.met(LINK_LOST):
                     entry.queue.done_with(entry)
             return
-        outcome, others = _undecided(link)
+        first, others = _undecided(link)
+        outcome, waits = first, False
         for entry in entries:
-            sent = entry.state is SENT
-            if sent and link.has_decided and outcome is not others and self._forgives(entry):
+            came = entry.state is SENT and entry not in unsent
+            if came:
+                waits = waits or outcome is LOST
+            self._settlements.add(entry, outcome if came else UNTRANSFERRED, LINK_LOST, behind_others=waits)
+            if came:
                 outcome = others
-            self._settlements.add(entry, outcome, LINK_LOST)
-            if sent:
-                outcome = others
-
-    def _forgives(self, entry: Entry) -> bool:
-        """Whether the first that a link leaves, which has decided others, does not count. One that its consumers leave
-        again and again, each behind another that they decide, counts in the end.
-        """
-        key = (entry.queue.group_id, entry.id)
-        times = self._forgiven.pop(key, 0)
-        if times == MOST_FORGIVEN:
-            return False
-        self._forgiven[key] = times + 1
-        if len(self._forgiven) > MOST_REMEMBERED:
-            self._forgiven.popitem(last=False)
-        return True
 
 
 def _undecided(link: Retiring) -> tuple[Outcome, Outcome]:
-    """The outcome of the first of its undecided deliveries, and that of all others.
+    """The outcome of the first of its undecided deliveries, and that of all others (D5: the table in docs/reference).
 
-    A client that leaves has worked on the first at most, and may have left the others unread, or not have them yet: to
-    count them all, as Qpid JMS asks with the default-outcome that it names for each source, would use up the attempts
-    of messages that no application has seen. One that has decided others before may have none in hand, as one that
-    takes a message, accepts it and leaves: then the first is forgiven, some times in a row. Where it works in
-    transactions, their rollbacks have counted.
+    A client that leaves has worked on the first at most, and may have left the others unread: were all counted as
+    failed, as Qpid JMS asks with the default-outcome that it names for each source, messages that no application has
+    seen would become dead letters. One that has decided others before may have none in hand, as one that takes a
+    message, accepts it and leaves. Where it works in transactions, their rollbacks have counted.
     """
     if link.departure is Departure.LOST:
         return LOST, LOST
     named = link.default_outcome
-    counts = named is None or named.delivery_failed
-    if link.departure is Departure.STOPPED or link.transactional or not counts:
-        return RELEASED, RELEASED
-    return LOST, RELEASED if link.has_decided else UNREAD
+    if named is not None and not named.delivery_failed and named.kind in (Kind.RELEASED, Kind.MODIFIED):
+        return RELEASED, RELEASED  # as the source says (part 3, section 3.5.3)
+    fails = link.departure is Departure.LEFT and not (link.has_decided or link.transactional)
+    return (LOST if fails and (named is None or named.delivery_failed) else RETURNED), RETURNED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.group import deliveries
-from coordinator.outcomes import ACCEPTED, RELEASED
+from coordinator.outcomes import ACCEPTED, RETURNED, Kind
 from coordinator.transitions import DECIDED, DELIVERY, OUTCOME
 from store.errors import NotLeased
 from store.tables import PASSED_OVER
@@ -65,6 +65,9 @@ class Settlement:
             text = "the store could not apply the outcome; the message will be delivered again"
         if entry.link is not None:
             entry.link.unretired(entry, text)
+            entry.outcome = RETURNED
+        assert entry.outcome is not None
+        entry.attempts = deliveries.attempts_after(entry, entry.outcome)
         # refused for another reason: the entry is still leased to this instance
         entry.queue.give_back(entry, leased=not isinstance(error, NotLeased))
 
@@ -83,9 +86,12 @@ class Settlements:
         entry.outcome = ACCEPTED
         self._passed_over.append(entry)
 
-    def add(self, entry: Entry, outcome: Outcome, event: DeliveryEvent = OUTCOME) -> None:
+    def add(
+        self, entry: Entry, outcome: Outcome, event: DeliveryEvent = OUTCOME, *, behind_others: bool = False
+    ) -> None:
         """An outcome outside transactions, applied with the others of this turn. It comes too late if another one is on
-        its way to the store, or a transaction has retired the delivery.
+        its way to the store, or a transaction has retired the delivery. ``behind_others``: one that changes nothing in
+        the store comes back with those that do, for their order.
         """
         before = entry.state
         after = entry.state = DELIVERY[before, event]
@@ -94,7 +100,7 @@ class Settlements:
         entry.outcome = outcome
         if outcome is ACCEPTED:
             self._gathered.append(entry)
-        elif outcome is RELEASED:  # the store has nothing to change
+        elif outcome.kind is Kind.RELEASED and not behind_others:  # the store has nothing to change
             deliveries.settle(entry)
         else:
             entry.queue.comes_back(entry)

@@ -382,6 +382,8 @@ class Transaction(Work["Host"]):
             for name in {address.name for address, _, _ in self.posts}:
                 self._host.directory.changed(name)
         had_retired = bool(self.retired)
+        if self.state is COMMITTING and not isinstance(error, AlreadyDecided):
+            self.fails = False
         self.take_back()
         before, self.state = self.state, after(self.state, TxnEvent.STORE_REFUSED)
         if before is COMMITTING:

@@ -52,6 +52,7 @@ class Work(Generic[H]):
         "counted",
         "dropped",
         "entries",
+        "fails",
         "half_ids",
         "id",
         "octets",
@@ -84,6 +85,8 @@ class Work(Generic[H]):
         #: posts that were let go, as the transaction can only roll back
         self.dropped = 0
         self.retired: list[Entry] = []
+        #: what it retires has failed where it rolls back: not by what the service does itself (D5)
+        self.fails = True
         #: of these, some were removed with their addresses: the commit leaves them out
         self.purged = False
         #: of the posts, once written: their ids, and those of their entries that are born leased to this instance
@@ -132,7 +135,7 @@ class Work(Generic[H]):
                 batch.half(half_id, txn_id, address.id, message)
                 entries.append(enqueue.write_entry(batch, address, half_id, message, terms, self.owner))
         if self.retired:
-            retired = [entry for entry in self.retired if not entry.queue.gone] if self.purged else self.retired
+            retired = [entry for entry in self.retired if not entry.queue.gone]
             accepted = deliveries.write(batch, retired, instance.uuids, txn_id)
             batch.op(txn_id, b"commit", posted=len(self.posts), covers=accepted)
         else:
@@ -177,7 +180,7 @@ class Work(Generic[H]):
         self.undone = [(entry, entry.peer_settled or entry.link is None) for entry in self.retired]
         decided = [entry for entry, is_decided in self.undone if is_decided]
         for entry in decided:
-            entry.outcome = deliveries.default_outcome(entry)
+            entry.outcome = deliveries.default_outcome(entry, fails=self.fails)
         deliveries.write(batch, decided, self._instance.uuids, self.id)
 
     def apply_commit(self) -> None:
@@ -209,7 +212,7 @@ class Work(Generic[H]):
         entry.txn = entry.outcome = None
         entry.met(KEPT)
         if entry.peer_settled or entry.link is None:
-            self._host.settlements.add(entry, deliveries.default_outcome(entry))
+            self._host.settlements.add(entry, deliveries.default_outcome(entry, fails=self.fails))
 
     def take_back(self) -> None:
         """The store has refused the decision: no post is written, no retirement takes place."""

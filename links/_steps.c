@@ -37,6 +37,7 @@ typedef struct {
     F(void *, pn_disposition_data, (void *))                                                                          \
     F(ssize_t, pn_data_encode, (void *, char *, size_t))                                                              \
     F(ssize_t, pn_data_decode, (void *, const char *, size_t))                                                        \
+    F(uint32_t, pn_session_remote_incoming_window, (void *))                                                          \
     F(void *, pn_link_current, (void *))                                                                              \
     F(ssize_t, pn_link_recv, (void *, char *, size_t))                                                                \
     F(ssize_t, pn_link_send, (void *, const char *, size_t))                                                          \
@@ -51,7 +52,7 @@ enum { FROM_POINTER = 10, TO_POINTER = 11 };
 static PyObject *(*from_pointer)(char *, PyObject *);
 static char *(*to_pointer)(PyObject *, PyObject *);
 /* cffi's types of pointers */
-static PyObject *collector_type, *event_type, *link_type, *delivery_type;
+static PyObject *collector_type, *event_type, *link_type, *delivery_type, *session_type;
 /* What is asked of a link's object. */
 static PyObject *takes_name, *complete_name, *on_delivery_name, *on_flow_name;
 
@@ -69,14 +70,14 @@ static bool have(Py_ssize_t count, Py_ssize_t wanted) {
     return false;
 }
 
-/* bind(library, types, events): types of pointers to a collector, an event, a link and a delivery; the numbers of the
- * events about deliveries, flows and transports. ImportError where anything is not there. */
+/* bind(library, types, events): types of pointers to a collector, an event, a link, a delivery and a session; the numbers
+ * of the events about deliveries, flows and transports. ImportError where anything is not there. */
 static PyObject *bind(PyObject *self, PyObject *args) {
     const char *path;
-    PyObject *types[4];
+    PyObject *types[5];
     (void)self;
-    if (!PyArg_ParseTuple(args, "s(OOOO)(iii)", &path, &types[0], &types[1], &types[2], &types[3], &DELIVERY,
-                          &LINK_FLOW, &TRANSPORT))
+    if (!PyArg_ParseTuple(args, "s(OOOOO)(iii)", &path, &types[0], &types[1], &types[2], &types[3], &types[4],
+                          &DELIVERY, &LINK_FLOW, &TRANSPORT))
         return NULL;
     PyObject *backend = PyImport_ImportModule("_cffi_backend");
     PyObject *capsule = backend == NULL ? NULL : PyObject_GetAttrString(backend, "_C_API");
@@ -102,6 +103,7 @@ static PyObject *bind(PyObject *self, PyObject *args) {
     event_type = Py_NewRef(types[1]);
     link_type = Py_NewRef(types[2]);
     delivery_type = Py_NewRef(types[3]);
+    session_type = Py_NewRef(types[4]);
     Py_RETURN_NONE;
 }
 
@@ -296,6 +298,12 @@ static PyObject *send_whole(PyObject *self, PyObject *const *args, Py_ssize_t co
     return from_pointer(delivery, delivery_type);
 }
 
+static PyObject *window(PyObject *self, PyObject *argument) {
+    (void)self;
+    void *session = pointer_of(argument, session_type);
+    return session == NULL ? NULL : PyLong_FromUnsignedLong(pn_session_remote_incoming_window(session));
+}
+
 static PyMethodDef methods[] = {
     {"bind", bind, METH_VARARGS, NULL},
     {"same", same, METH_O, NULL},
@@ -303,6 +311,7 @@ static PyMethodDef methods[] = {
     {"said", said, METH_O, NULL},
     {"answer", (PyCFunction)(void (*)(void))answer, METH_FASTCALL, NULL},
     {"end", (PyCFunction)(void (*)(void))end, METH_FASTCALL, NULL},
+    {"window", window, METH_O, NULL},
     {"send_whole", (PyCFunction)(void (*)(void))send_whole, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

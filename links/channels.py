@@ -70,7 +70,7 @@ class Channels:
     """
 
     __slots__ = (
-        "_asked", "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_ended", "_handle_max",
+        "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_ended", "_ends", "_handle_max",
         "_refused", "_renamed", "open_refused", "opened", "plain",
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ class Channels:
         self._beginning: deque[Channel] = deque()
         self._attaching: deque[End] = deque()
         self._refused: dict[engine.Pointer, Refusal] = {}
-        self._asked: dict[engine.Pointer, Termini] = {}
+        self._ends: dict[engine.Pointer, End] = {}
         #: how many links have a name that is not the peer's
         self._renamed = 0
         #: it has sent the open
@@ -105,8 +105,7 @@ class Channels:
         if self._attaching:
             end = self._attaching.popleft()
             end.pointer = link
-            if end.asked is not None:
-                self._asked[link] = end.asked
+            self._ends[link] = end
             if end.refusal is not None:
                 self._refused[link] = end.refusal
 
@@ -116,7 +115,8 @@ class Channels:
 
     def asked(self, link: engine.Pointer) -> Termini | None:
         """What its attach says of its termini; None: the peer has no such link any more."""
-        return self._asked.get(link)
+        end = self._ends.get(link)
+        return None if end is None else end.asked
 
     # -- what the peer says
 
@@ -216,7 +216,7 @@ class Channels:
             raise Refusal(Condition.INVALID_FIELD, "an attach by a sender without its initial-delivery-count")
         name = str(found.value(0))
         channel.named[sends, _said(name)] += 1
-        end = channel.links[handle] = End(name, sends=sends, second=found.value(4) == _SECOND)
+        end = channel.links[handle] = End(name, number, sends=sends, second=found.value(4) == _SECOND)
         try:
             end.asked = termini.asked(found)
         except DecodeError as error:
@@ -289,7 +289,7 @@ class Channels:
 
     def _leave(self, end: End) -> None:
         """The peer has detached it."""
-        self._asked.pop(end.pointer, None)
+        self._ends.pop(end.pointer, None)
         end.pointer = None
 
     def _forget(self, channel: Channel, end: End) -> None:
@@ -335,6 +335,12 @@ class Channels:
             link.say_credit()
         elif link is not None and not end.sends and not (drains and engine.link_credit(link.pointer) > 0):
             self._connection.output.ask(end, partial(self._state, number, end))
+
+    def say_state(self, link: engine.Pointer) -> None:
+        """How it stands with the link: nothing is left of the credit that its peer drains."""
+        end = self._ends.get(link)
+        if end is not None:
+            self._connection.output.ask(end, partial(self._state, end.channel, end))
 
     def _state(self, number: int, end: End | None) -> bytes:
         """The flow that says it; empty if there is nothing to tell of any more."""

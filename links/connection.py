@@ -42,6 +42,9 @@ _numbers = count(1)
 #: the flush of a batch may take as long: the service could not keep a shorter idle time
 SHORTEST_IDLE_MS = 100
 
+#: the engine closes it, as its peer has said nothing for the idle time
+_SILENT = "local-idle-timeout expired"
+
 _SESSION_EVENTS = (engine.SESSION_REMOTE_OPEN, engine.SESSION_REMOTE_CLOSE)
 _LINK_EVENTS = (engine.LINK_REMOTE_OPEN, engine.LINK_REMOTE_CLOSE, engine.LINK_REMOTE_DETACH)
 
@@ -270,12 +273,10 @@ class Connection(Client):
             self.mark()
         elif kind == engine.TRANSPORT_ERROR:
             self.output.amending.due = True  # what the engine says may be no condition of the standard
-            log.info(
-                "connection failed",
-                peer=self.peer,
-                container=self.container,
-                why=engine.condition_of(engine.transport_condition(self.transport)),
-            )
+            why = engine.condition_of(engine.transport_condition(self.transport))
+            if _SILENT not in why:
+                self.endpoints.depart(Departure.ENDED)
+            log.info("connection failed", peer=self.peer, container=self.container, why=why)
 
     def _on_endpoint(self, kind: int, pointer: engine.Pointer) -> None:
         if not self.closing:
@@ -297,6 +298,9 @@ class Connection(Client):
     def asked(self, link: engine.Pointer) -> Termini | None:
         """What its attach says of its termini, and the engine does not show."""
         return self.look.channels.asked(link)
+
+    def say_state(self, link: engine.Pointer) -> None:
+        self.look.channels.say_state(link)
 
     def _on_open(self) -> None:
         if self.opened:
@@ -390,6 +394,7 @@ class Connection(Client):
     def force_close(self, condition: Condition, description: str, info: dict[object, object] | None = None) -> None:
         """Close from our side (rules F5, P14, P15)."""
         self.closing = True
+        self.endpoints.depart(Departure.ENDED)
         self.lost()
         engine.set_condition(engine.connection_condition(self.pointer), condition, description)
         if info:

@@ -12,6 +12,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.search import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
 from coordinator.printable import printable
+from coordinator.retirement import Departure
 from coordinator.transitions import DECIDED
 from links import engine, states, steps
 from links.delivering import MOST_BACKLOG
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: a window that deliveries without frames, which wait in the engine, do not use up: they are of MOST_BACKLOG octets
+_WIDE = 1 << 16
+#: octets of a frame besides those of its message
+_FRAME_BESIDES = 128
 _UNDELIVERABLE_HERE = Outcome(Kind.MODIFIED, undeliverable_here=True)
 #: characters that are told of an address or a link
 _LONGEST_NAME = 200
@@ -38,6 +43,7 @@ class Consuming(Outgoing):
     """Implements :class:`coordinator.group.entries.Consumer`."""
 
     __slots__ = (
+        "_frame",
         "_group",
         "_left_some",
         "_most_handed",
@@ -47,6 +53,7 @@ class Consuming(Outgoing):
         "_starved",
         "by_name",
         "has_decided",
+        "shut",
         "transactional",
         "undecided",
         "unsettled",
@@ -73,6 +80,10 @@ class Consuming(Outgoing):
         #: octets that all links of the connection have handed to the engine; with more this link stops
         self._most_handed = 0
         self._starved = False
+        #: it waits for the window of its session, which the peer opens
+        self.shut = False
+        #: octets of a message that is one frame for sure, where the window is narrow
+        self._frame = 0
         #: it was told of in the log that the peer does not take some, for their size
         self._left_some = False
         #: it has named its subscription without a source, as those do that end one
@@ -102,7 +113,26 @@ class Consuming(Outgoing):
             self._starve()
             return 0
         self._most_handed = output.handed + MOST_BACKLOG - backlog
-        return 0 if self._held_back() else room
+        window = steps.window(self.session)
+        self._frame = 0
+        if window < _WIDE:
+            room = min(room, self._window(window, backlog))
+        return 0 if room <= 0 or self._held_back() else room
+
+    def _window(self, window: int, backlog: int) -> int:
+        """How many deliveries the window lets through, if each is one frame."""
+        connection = self.connection
+        if backlog:
+            engine.transport_pending(connection.transport)  # it makes its frames
+            window = steps.window(self.session)
+        if window == 0:
+            self.shut = True
+            self._starve()
+        else:
+            connection.starved[self] = None  # it is asked again when this is written
+            most = engine.transport_remote_max_frame(connection.transport)
+            self._frame = max(1, most - _FRAME_BESIDES) if most else 0
+        return window
 
     @property
     def waits(self) -> bool:
@@ -114,7 +144,7 @@ class Consuming(Outgoing):
             self.connection.starved[self] = None
 
     def _go_on_sending(self) -> None:
-        self._starved = False
+        self._starved = self.shut = False
         if self._large is not None:
             self._go_on()
         elif engine.session_outgoing_bytes(self.session) > MOST_BACKLOG:
@@ -144,7 +174,7 @@ class Consuming(Outgoing):
         if output.handed > self._most_handed:
             self._starve()
             return False
-        return self._large is None
+        return self._large is None and not 0 < self._frame < entry.size
 
     def _leave_to_others(self, entry: Entry) -> None:
         """It is larger than the peer takes: as if the peer had said that it is undeliverable here."""
@@ -246,6 +276,7 @@ class Consuming(Outgoing):
         volatile = self._group is not None and not self._group.lasting and not self._queue.consumers
         unsettled = self.unsettled
         self.unsettled = {}
+        unsent = self._unsent(unsettled)
         self.undecided = {
             delivery: b"" if entry.txn is None else entry.txn.id
             for delivery, entry in unsettled.items()
@@ -254,10 +285,22 @@ class Consuming(Outgoing):
         for entry in unsettled.values():
             entry.link = None
             entry.delivery = None
-        service.retirement.link_ended(self, unsettled.values(), dropped=volatile or self._address.gone)
+        dropped = volatile or self._address.gone
+        service.retirement.link_ended(self, unsettled.values(), unsent=unsent, dropped=dropped)
         self.connection.output.settled(unsettled)
         if volatile and not self._address.gone:
             service.subscriptions.remove(self._address, self._queue)
+
+    def _unsent(self, unsettled: dict[engine.Pointer, Entry]) -> set[Entry]:
+        """Of these, what was only handed to the engine: nothing of it was transferred, nor is it now."""
+        if self.departure is Departure.ENDED:  # the engine writes what it can before it writes the end
+            engine.transport_pending(self.connection.transport)
+        under_way = None if self._large is None else self._large.delivery
+        return {
+            entry
+            for delivery, entry in unsettled.items()
+            if delivery != under_way and engine.delivery_buffered(delivery)
+        }
 
     @property
     def subscription(self) -> bool:

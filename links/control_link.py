@@ -15,6 +15,7 @@ from coordinator.codec.message import VALUE, sections
 from coordinator.codec.values import Described
 from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
+from coordinator.retirement import Departure
 from links import container, engine, states, steps, values
 from links.incoming import Incoming
 from links.link import copy_source
@@ -215,7 +216,7 @@ class ControlLink(Incoming):
 
     def lost(self) -> None:
         super().lost()
-        self._control.lost()
+        self._control.lost(ended=self.departure is Departure.ENDED)
 
 
 def _asked_terms(properties: dict[str, object]) -> OwnCheckTerms:

@@ -17,7 +17,7 @@ MOST_BACKLOG = 1 << 20
 
 
 class Delivering(Link):
-    __slots__ = ("_drains", "credit", "draining")
+    __slots__ = ("_drains", "_owes_flow", "credit", "draining")
 
     def __init__(
         self, connection: Carrier, pointer: engine.Pointer, address: str, filters: bytes, *, lasts: bool = False
@@ -40,12 +40,15 @@ class Delivering(Link):
         engine.link_open(pointer)
         #: it is drained, once the engine has written what it has for the link
         self._drains = False
+        #: the peer drains credit, and was not told yet that it is used up
+        self._owes_flow = False
         self._read_credit()
         connection.mark()
 
     def _read_credit(self) -> None:
         self.credit = max(0, engine.link_credit(self.pointer))
         self.draining = bool(engine.link_get_drain(self.pointer))
+        self._owes_flow = self._owes_flow or (self.draining and self.credit > 0)
 
     def lost(self) -> None:
         self.connection.held_back.pop(self, None)
@@ -86,12 +89,16 @@ class Delivering(Link):
         self._end_drain()
 
     def _end_drain(self) -> None:
-        """Say that there is nothing more. The engine says it only where it is asked behind the last transfer."""
+        """Say that there is nothing more. The engine says it only where it is asked behind the last transfer, and where
+        credit is left.
+        """
         if engine.link_queued(self.pointer) > 0:
             self.connection.starved[self] = None
             return
         self._drains = False
-        engine.link_drained(self.pointer)
+        if not engine.link_drained(self.pointer) and self._owes_flow:
+            self.connection.say_state(self.pointer)
+        self._owes_flow = False
         self.connection.mark()
 
     def fed(self) -> None:

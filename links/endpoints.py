@@ -306,6 +306,7 @@ class Endpoints:
         )
         links = list(self.sessions[session].values())
         for link in links:
+            link.departure = Departure.ENDED
             link.cut_off()
         self._let_go(session)
         engine.set_condition(engine.session_condition(session), refusal.condition, refusal.description)

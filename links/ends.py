@@ -33,11 +33,15 @@ class Channel:
 class End:
     """A link that the peer has attached."""
 
-    __slots__ = ("asked", "incomplete", "keys", "limit", "name", "pointer", "refusal", "second", "sends", "settled")
+    __slots__ = (
+        "asked", "channel", "incomplete", "keys", "limit", "name", "pointer", "refusal", "second", "sends", "settled",
+    )  # fmt: skip
 
-    def __init__(self, name: str, *, sends: bool, second: bool) -> None:
+    def __init__(self, name: str, channel: int, *, sends: bool, second: bool) -> None:
         #: as the engine knows it
         self.name = name
+        #: of the peer's session
+        self.channel = channel
         self.pointer: engine.Pointer | None = None
         #: the peer is its sender
         self.sends = sends

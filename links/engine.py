@@ -6,8 +6,10 @@ A pointer is valid as long as its connection or link: code that keeps one checks
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Final
 
+import cproton_ffi
 import structlog
 from cproton_ffi import ffi, lib
 from proton._data import obj2dat
@@ -20,6 +22,12 @@ log = structlog.get_logger(__name__)
 Pointer = Any
 
 NULL = ffi.NULL
+
+#: has functions that its binding leaves out
+_library = ctypes.CDLL(cproton_ffi.__file__)
+_library.pn_session_remote_incoming_window.argtypes = _library.pn_delivery_buffered.argtypes = (ctypes.c_void_p,)
+_library.pn_session_remote_incoming_window.restype = ctypes.c_uint32
+_library.pn_delivery_buffered.restype = ctypes.c_bool
 
 # events
 CONNECTION_REMOTE_OPEN = lib.PN_CONNECTION_REMOTE_OPEN
@@ -98,6 +106,21 @@ session_close = lib.pn_session_close
 session_free = lib.pn_session_free
 session_condition = lib.pn_session_condition
 session_outgoing_bytes = lib.pn_session_outgoing_bytes
+
+
+def session_window(session: Pointer) -> int:
+    """How many transfers the peer's window lets through still, beside those that the engine has made frames of."""
+    return int(_library.pn_session_remote_incoming_window(_address(session)))
+
+
+def delivery_buffered(delivery: Pointer) -> bool:
+    """Whether not all of it has been made frames of."""
+    return bool(_library.pn_delivery_buffered(_address(delivery)))
+
+
+def _address(pointer: Pointer) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
+
 
 # links
 link_open = lib.pn_link_open

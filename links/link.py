@@ -68,6 +68,9 @@ class Carrier(Protocol):
     def asked(self, link: engine.Pointer) -> Termini | None:
         """What its attach says of its termini, and the engine does not show; None: the peer has no such link."""
 
+    def say_state(self, link: engine.Pointer) -> None:
+        """Write a flow with the link's state behind what the engine has to write."""
+
     #: as which the client has logged in; None: as none
     user: str | None
 
@@ -170,7 +173,9 @@ class Link:
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The link was detached, or its session or connection ended: release everything, without using the pointer."""
+        """The link was detached, or its session or connection ended: release everything, and change nothing by the
+        pointer.
+        """
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
@@ -186,6 +191,7 @@ class Link:
             description=refusal.description,
         )
         engine.set_condition(engine.link_condition(self.pointer), refusal.condition, refusal.description)
+        self.departure = Departure.ENDED
         self.connection.endpoints.detach(self)
 
     def _drop_octets(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import names_count, outgoing
+from coordinator.codec.message import first_delivery, outgoing
 from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
@@ -46,16 +46,13 @@ class TooLarge(Exception):
 
 
 class Large:
-    """A large delivery under way. ``at``: how much of the stored message is with the engine; ``changed``: the
-    message does not go out as it is stored.
-    """
+    """A large delivery under way. ``at``: how much of the stored message is with the engine."""
 
-    __slots__ = ("asking", "at", "changed", "delivery", "entry")
+    __slots__ = ("asking", "at", "delivery", "entry")
 
-    def __init__(self, entry: Entry, delivery: engine.Pointer, *, changed: bool) -> None:
+    def __init__(self, entry: Entry, delivery: engine.Pointer) -> None:
         self.entry = entry
         self.delivery = delivery
-        self.changed = changed
         self.at = 0
         self.asking = False
 
@@ -102,7 +99,9 @@ class Outgoing(Delivering):
 
     def on_flow(self) -> None:
         credit = max(0, engine.link_credit(self.pointer))
-        draining = self._large is None and bool(engine.link_get_drain(self.pointer))
+        drains = bool(engine.link_get_drain(self.pointer))
+        self._owes_flow = self._owes_flow or (drains and credit > 0)
+        draining = drains and self._large is None
         if credit == self.credit and not draining and not self.draining:
             return  # the engine also reports each transfer that it has written
         self.credit = credit
@@ -126,10 +125,10 @@ class Outgoing(Delivering):
         octets = entry.message
         assert octets is not None
         pointer = self.pointer
-        # the delivery-count that the poster set is never passed on
-        changed = entry.attempts or entry.expires or entry.acquired or entry.annotations or names_count(octets)
-        if changed and not entry.whole:
-            octets = _marked(entry, octets)
+        if not entry.whole:
+            # the delivery-count that the poster set is never passed on
+            changed = entry.attempts or entry.expires or entry.acquired or entry.annotations
+            octets = _marked(entry, octets) if changed else first_delivery(octets)
         if self._most_octets:
             # a large one with all that the service may add to it
             size = entry.whole + len(entry.annotations) + _MOST_ADDED if entry.whole else len(octets)
@@ -138,7 +137,7 @@ class Outgoing(Delivering):
         tag = self._store_prefix + b"%d" % entry.id
         if entry.whole:
             delivery = steps.outgoing_delivery(pointer, tag)
-            self._large = Large(entry, delivery, changed=bool(changed))
+            self._large = Large(entry, delivery)
             self.draining = False
             self._send_head(self._large, octets)
             return delivery
@@ -156,13 +155,12 @@ class Outgoing(Delivering):
         """``head``: the beginning of the stored message, with the sections that the service may change."""
         entry = large.entry
         octets = head
-        if large.changed:
-            try:
-                octets = _marked(entry, head)
-            except DecodeError:
-                if len(head) < entry.whole:
-                    self._ask(large, 2 * len(head))
-                    return
+        try:
+            octets = _marked(entry, head)
+        except DecodeError:
+            if len(head) < entry.whole:
+                self._ask(large, 2 * len(head))
+                return
         self._send_piece(large, octets, len(head))
 
     def _send_piece(self, large: Large, octets: bytes, stored: int) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 import structlog
 
 from coordinator.errors import Condition
+from coordinator.retirement import Departure
 from links import engine, malformed, reading, steps
 from links.connection import Connection
 from links.containment import connection_of, name_of
@@ -205,6 +206,7 @@ class Reactor(Loop):
         """Close its socket now. Its part of the engine may be in use by a caller, and is freed in the next turn."""
         if connection.open:
             self.call_later(0, partial(self._free, connection))
+            connection.endpoints.depart(Departure.ENDED)
             try:
                 self._let_go(connection)
             except Exception:

@@ -40,7 +40,7 @@ class Link(Protocol):
 #: Octets of a message that is taken at once, and fewer.
 _MOST_OCTETS: Final = engine.MESSAGE_ROOM
 
-_POINTERS = tuple(ffi.typeof(f"pn_{name}_t *") for name in ("collector", "event", "link", "delivery"))
+_POINTERS = tuple(ffi.typeof(f"pn_{name}_t *") for name in ("collector", "event", "link", "delivery", "session"))
 
 _tag_octets = ffi.new("char[32]")
 _tag_view = memoryview(ffi.buffer(_tag_octets))
@@ -165,9 +165,9 @@ def _bound() -> ModuleType | None:
         module.bind(cproton_ffi.__file__, _POINTERS, (engine.DELIVERY, engine.LINK_FLOW, engine.TRANSPORT))
     except ImportError:
         return None
-    pointer = ffi.cast(_POINTERS[-1], 0x1234_5678_9ABC)
+    pointer = ffi.cast(_POINTERS[3], 0x1234_5678_9ABC)
     found, number = module.same(pointer)
-    return module if (found, ffi.typeof(found), number) == (pointer, _POINTERS[-1], 0x1234_5678_9ABC) else None
+    return module if (found, ffi.typeof(found), number) == (pointer, _POINTERS[3], 0x1234_5678_9ABC) else None
 
 
 _steps = _bound()
@@ -175,4 +175,5 @@ drain = _drain_in_python if _steps is None else _steps.drain
 said = _said_in_python if _steps is None else _steps.said
 answer = _answer_in_python if _steps is None else _steps.answer
 end = _end_in_python if _steps is None else _steps.end
+window = engine.session_window if _steps is None else _steps.window
 send_whole = _send_whole_in_python if _steps is None else _steps.send_whole

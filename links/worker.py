@@ -22,7 +22,6 @@ from coordinator.process.listeners import loopback
 from coordinator.process.secret_files import FileInvalid
 from coordinator.process.supervising import Handed, Supervising
 from coordinator.process.telling import Telling
-from coordinator.retirement import Departure
 from coordinator.service import Service
 from coordinator.settings import Endpoint, Settings
 from coordinator.version import VERSION
@@ -215,7 +214,6 @@ class _Ending:
             self._reactor.call_later(0.01, self._wait)
             return
         for connection in list(self._reactor.connections):
-            connection.endpoints.depart(Departure.STOPPED)
             connection.force_close(Condition.CONNECTION_FORCED, "the service is stopping; connect again")
         self._finish()
 

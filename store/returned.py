@@ -16,7 +16,6 @@ from sqlalchemy import (
     SmallInteger,
     Update,
     any_,
-    case,
     cast,
     delete,
     func,
@@ -111,37 +110,27 @@ def _by_index(connection: Connection) -> Iterator[None]:
 
 
 def _freed(lost: Select[str]) -> Update:
-    """Frees the entries in these places, by the policy of their group; where that is gone they stay.
+    """Frees the entries in these places; where their group is gone they stay.
 
     ``lost`` locks what it finds, as servers from before November 2025 do not look again whether a place is among them.
     One that another has freed meanwhile, and an instance that lives may have leased by now, has another place: it is
     left alone.
     """
-    policies = (
-        select(
-            consumer_group.c.id,
-            func.coalesce(consumer_group.c.max_attempts, address.c.max_attempts).label("max_attempts"),
-            address.c.origin,
-        )
+    lives = (
+        select(consumer_group.c.id)
         .join(address, address.c.id == consumer_group.c.address_id)
         # Not of addresses and groups that are deleted anyway.
         .where(~of_the_dead(consumer_group.c.instance_id), ~of_the_dead(address.c.instance_id))
         .subquery()
     )
-    # It may have been sent: one failed delivery more (D5). An entry on its way to the dead letters was not. As it is
-    # not known, this alone never reaches max_attempts: a backlog must survive any number of crashes.
-    most = case((policies.c.origin == "dead-letter", _LARGEST_COUNT), else_=policies.c.max_attempts - 1)
-    attempts = case(
-        (
-            entry.c.failed.is_(None),
-            func.greatest(entry.c.attempts, func.least(cast(entry.c.attempts, Integer) + 1, most)),
-        ),
-        else_=entry.c.attempts,
-    )
+    # It may have been sent: one attempt more. The end of an instance fails nothing (D5). What is on its way to the dead
+    # letters was not sent.
+    sent = entry.c.failed.is_(None)
+    attempts = func.least(cast(entry.c.attempts, Integer) + cast(sent, Integer), _LARGEST_COUNT)
     return (
         update(entry)
-        .where(any_(func.array(lost.scalar_subquery())) == _PLACE, entry.c.group_id == policies.c.id)
-        .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
+        .where(any_(func.array(lost.scalar_subquery())) == _PLACE, entry.c.group_id == lives.c.id)
+        .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | sent)
     )
 
 

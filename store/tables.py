@@ -305,7 +305,7 @@ entry = Table(
     # The instance that holds the message for its consumers; 0: none; -1: an undecided checkable transaction has retired
     # it, and holds it (table pending_retirement).
     Column("lease", Integer, nullable=False, server_default="0"),
-    # Failed deliveries so far: the header's delivery-count.
+    # Deliveries so far that a client may have seen: the header's delivery-count.
     Column("attempts", SmallInteger, nullable=False, server_default="0"),
     # The header's priority; higher goes first.
     Column("priority", SmallInteger, nullable=False, server_default=str(priorities.DEFAULT)),
@@ -320,6 +320,8 @@ entry = Table(
     Column("failed", Text),
     # Message annotations merged by modified outcomes: an encoded AMQP map.
     Column("annotations", LargeBinary),
+    # Of its attempts, those that failed: they lead to the dead letters, and to waits (D5).
+    Column("failures", SmallInteger, nullable=False, server_default="0"),
     # Room on each page for the version that a lease leaves: a lease touches no index then (HOT).
     postgresql_with={"fillfactor": "50", **_VACUUM_BY_COUNT},
 )
@@ -494,6 +496,8 @@ pending_retirement = Table(
     Column("holder", Integer),
     # Decided, and not by its holder, which says what becomes of the delivery: its consumer may have it still.
     Column("rolled_back", Boolean, nullable=False, server_default=text("false")),
+    # Of the entry from then on, as ``attempts``.
+    Column("failures", SmallInteger, nullable=False, server_default="0"),
     CheckConstraint("decision in ('accept', 'reject', 'release', 'modify')", name="decision"),
     postgresql_with=_VACUUM_BY_COUNT,
 )
@@ -937,7 +941,7 @@ begin
   back as (
     update {SCHEMA}.entry e
        set lease = case when r.decision = 'release' then coalesce(keeper, 0) else 0 end, attempts = r.attempts,
-           acquired = true, failed = r.failed, annotations = r.annotations,
+           failures = r.failures, acquired = true, failed = r.failed, annotations = r.annotations,
            available_at = case when r.wait_ms > 0 then clock_timestamp() + r.wait_ms * interval '1 ms' end
       from gone r
      where r.decision <> 'accept' and e.group_id = any(array[r.group_id]) and e.id = r.entry_id and e.lease = {HELD}
@@ -982,7 +986,8 @@ begin
      where r.txn_id = any(txns) and r.rolled_back and r.holder is null returning r.*),
   back as (
     update {SCHEMA}.entry e
-       set lease = 0, attempts = least(e.attempts::int4 + 1, 32767), acquired = true, failed = r.undo_failed
+       set lease = 0, attempts = least(e.attempts::int4 + 1, 32767),
+           failures = least(e.failures::int4 + 1, 32767), acquired = true, failed = r.undo_failed
       from gone r where e.group_id = any(array[r.group_id]) and e.id = r.entry_id and e.lease = {HELD}
     returning r.txn_id, r.half_id, r.group_id),
   told as (
@@ -1265,7 +1270,7 @@ create view {SCHEMA}.entries as
   select a.name as address, g.name as consumer_group, e.id as entry_id, e.half_id,
          {STATE} as state,
          e.attempts, e.priority, e.available_at, e.expires_at, e.failed as failed_for, a.id as address_id,
-         g.id as group_id
+         g.id as group_id, e.failures
     from {SCHEMA}.consumer_group g
     join {SCHEMA}.address a on a.id = g.address_id
     {THROUGH}

@@ -64,6 +64,7 @@ class Place:
     group_id: int
     state: str
     attempts: int
+    failures: int
     available_at: datetime | None
     expires_at: datetime | None
     failed: str | None
@@ -265,8 +266,9 @@ class _Search:
         with boundary():
             rows = self._connection.execute(
                 text(
-                    f"""select e.half_id, e.group_id, {STATE} as state, e.attempts, e.available_at, e.expires_at,
-                               e.failed, case when e.lease > 0 then e.lease end as instance_id, t.txn_id as held_by
+                    f"""select e.half_id, e.group_id, {STATE} as state, e.attempts, e.failures, e.available_at,
+                               e.expires_at, e.failed, case when e.lease > 0 then e.lease end as instance_id,
+                               t.txn_id as held_by
                           from {SCHEMA}.consumer_group g {THROUGH} cross join lateral ({entries}) e
                           left join lateral (select p.txn_id from {SCHEMA}.pending_retirement p
                             where p.group_id = e.group_id and p.entry_id = e.id limit 1) t on e.lease = {HELD}

@@ -25,7 +25,7 @@ class Consumer:
         self.key = key
         self.has = room
         self.asked = 0
-        self.draining = self.waits = False
+        self.draining = self.waits = self.shut = False
         self.got: list[int] = []
 
     @property

@@ -86,7 +86,7 @@ class Yield(Post):
 
     def write(self, batch: Batch) -> None:
         self.written += 1
-        batch.yield_entry(GROUP, self.ids[0], acquired=False)
+        batch.yield_entry(GROUP, self.ids[0])
 
 
 class Nothing(Post):

@@ -109,7 +109,7 @@ def story_of(failed: Failed, origin: str) -> list[bytes]:
     story = [
         encode_symbol(ORIGINAL_ADDRESS) + encode_string(origin),
         mark_of(failed.half_id),
-        encode_symbol(DELIVERY_COUNT) + encode_uint(failed.attempts),
+        encode_symbol(DELIVERY_COUNT) + encode_uint(failed.failures),
         encode_symbol(LAST_ERROR) + encode_string(failed.failed),
     ]
     if failed.txn_id is not None:

@@ -297,6 +297,11 @@ def _header(front: Front, attempts: int, first_acquirer: bool, ttl_ms: int | Non
     )
 
 
+#: by the octets of a header, those of a first delivery: posters have few
+_first_headers: dict[bytes, bytes] = {}
+_MOST_HEADERS = 1000
+
+
 class Front(NamedTuple):
     """The sections before the bare message."""
 
@@ -329,23 +334,50 @@ def front_of(message: bytes) -> Front:
     return Front(header, priority, unsigned(header, 4, "delivery-count", _UINT) or 0, before, annotations, rest)
 
 
-def names_count(message: Octets) -> bool:
-    """Whether the header has a delivery-count, its fifth field; also true if only decoding it would tell."""
+_FIRST_HEADER = _header(Front([], None, 0, 0, b"", 0), 0, first_acquirer=True, ttl_ms=None)
+
+
+def first_delivery(message: bytes) -> bytes:
+    """The octets of the first delivery of a message that has no time to live: its header says so (section 3.2.1). Of a
+    message that is cut off, the octets that are there.
+    """
     if message[:4] == b"\x00\x53\x70\xc0":
-        return message[5:6] == b"\x05"
-    if message[:3] != b"\x00\x53\x70":
-        return message[1:2] != b"\x53"
-    return message[3:4] == b"\xd0" and message[8:12] == b"\x00\x00\x00\x05"
+        end = 5 + message[4]
+        header = _first_headers.get(message[:end])
+        if header is None:
+            header = _first_header(message[:end])
+        return header + message[end:]
+    if message[:2] == b"\x00\x53" and message[2] > HEADER:
+        return _FIRST_HEADER + message
+    return outgoing(message, 0, _ttl(front_of(message)), b"", acquired=False)
+
+
+def _ttl(front: Front) -> int | None:
+    return unsigned(front.header, 2, "ttl", _UINT)
+
+
+def _first_header(header: bytes) -> bytes:
+    front = front_of(header)
+    made = _header(front, 0, _is_first(front), _ttl(front))
+    if len(_first_headers) < _MOST_HEADERS:
+        _first_headers[header] = made
+    return made
+
+
+def _is_first(front: Front) -> bool:
+    """Not one that its poster had from elsewhere, where another link had it."""
+    return len(front.header) <= 3 or front.header[3] is not False or front.attempts == 0
 
 
 def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes, *, acquired: bool) -> bytes:
-    """The octets of one delivery; ``acquired``: a link had it before.
+    """The octets of one delivery; ``acquired``: a client had it before.
 
     Of a message that is cut off after its annotations, the octets that are there.
 
-    ``attempts`` failed deliveries before this one; ``ttl_left_ms`` replaces the ttl of a message that has one;
-    ``annotations``: an encoded map merged into the message annotations, or nothing; it is left out where both together
-    have more pairs than a map may have. Delivery annotations are for one hop (section 3.2.2) and end here.
+    ``attempts``: deliveries before this one that a client may have seen; ``ttl_left_ms`` replaces the ttl of a message
+    that has one; ``annotations``: an encoded map merged into the message annotations, or nothing; it is left out where
+    both together have more pairs than a map may have. Delivery annotations are for one hop (section 3.2.2) and end
+    here.
     DecodeError if the message cannot be read.
     """
     front = front_of(message)
@@ -355,7 +387,7 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
         with suppress(DecodeError):  # too many together: those of the message are kept
             message_annotations = annotate(message_annotations, annotations)
     has_ttl = len(header) > 2 and header[2] is not None
-    first = not acquired and attempts == 0 and (len(header) <= 3 or header[3] is not False or front.attempts == 0)
+    first = not acquired and attempts == 0 and _is_first(front)
     return b"".join(
         (_header(front, attempts, first, ttl_left_ms if has_ttl else None), message_annotations, message[front.rest :])
     )

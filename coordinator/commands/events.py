@@ -70,7 +70,9 @@ def of_step(step: Step, names: dict[int, tuple[str, str]], inside: str | None = 
 
 
 def of_place(place: Place, now: datetime, group: str) -> Event:
-    parts = [] if not place.attempts else [f"{place.attempts} failed deliveries"]
+    parts = [] if not place.failures else [f"{place.failures} failed deliveries"]
+    if place.attempts > place.failures:
+        parts.append(f"{place.attempts} attempts in all")
     if place.failed is not None:
         parts.append(f"on its way to the dead letters: {place.failed}")
     if place.available_at is not None and place.state == "scheduled":

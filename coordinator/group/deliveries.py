@@ -10,7 +10,7 @@ import structlog
 from coordinator.codec.encoding import DecodeError, pairs, scalar_of
 from coordinator.codec.message import merge_maps
 from coordinator.group.entries import now_micros
-from coordinator.outcomes import ACCEPTED, FAILED, LOST, Kind
+from coordinator.outcomes import ACCEPTED, FAILED, LOST, RETURNED, Kind
 from store.commit.terms import BEFORE
 
 if TYPE_CHECKING:
@@ -54,16 +54,17 @@ def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None
             queue.group_id,
             entry.id,
             attempts=entry.attempts,
+            failures=entry.failures,
             lease=0,
             failed=outcome.error or "rejected",
             annotations=entry.annotations,
         )
         batch.op(ops.next(), b"reject", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),))
     elif kind is Kind.RELEASED:
-        pass  # the row keeps its lease and its count; only memory changes
+        pass  # the row keeps its lease and its counts; only memory changes
     else:
-        attempts = attempts_after(entry, outcome)
-        entry.outcome = outcome = concluded(entry, outcome, attempts)
+        failures = failures_after(entry, outcome)
+        entry.outcome = outcome = concluded(entry, outcome, failures)
         # decided now, because consumers may come and go before the rows are durable
         at_once = not outcome.dead and not outcome.retry_at
         entry.kept = at_once and queue.can_keep(entry)
@@ -72,7 +73,8 @@ def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None
         batch.back(
             queue.group_id,
             entry.id,
-            attempts=attempts,
+            attempts=attempts_after(entry, outcome),
+            failures=failures,
             lease=queue.lease if entry.kept else 0,
             failed=outcome.dead,
             annotations=merged(entry, outcome),
@@ -81,27 +83,34 @@ def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None
         batch.op(ops.next(), b"modify", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),))
 
 
-def attempts_after(entry: Entry, outcome: Outcome) -> int:
+def failures_after(entry: Entry, outcome: Outcome) -> int:
     """Failed deliveries, this one included."""
-    return entry.attempts + (1 if outcome.delivery_failed or outcome.kind is Kind.REJECTED else 0)
+    return entry.failures + (1 if outcome.delivery_failed or outcome.kind is Kind.REJECTED else 0)
 
 
-def concluded(entry: Entry, outcome: Outcome, attempts: int) -> Outcome:
+def attempts_after(entry: Entry, outcome: Outcome) -> int:
+    """Deliveries that a client may have seen, this one included; not one that it has released or modified (part 3,
+    sections 3.4.4 and 3.4.5).
+    """
+    return entry.attempts + (1 if outcome.delivery_failed or outcome.seen or outcome.kind is Kind.REJECTED else 0)
+
+
+def concluded(entry: Entry, outcome: Outcome, failures: int) -> Outcome:
     """The outcome with what becomes of the message: dead, to be delivered later, or at once (D2, D4)."""
     policies = entry.queue.policies
     level = _level(outcome)
     dead, wait = "", 0
     if policies.dead_letters:
         pass  # what fails there stays there
-    elif attempts >= policies.max_attempts:
-        dead = f"attempts used up: {attempts} of {policies.max_attempts}"
+    elif failures >= policies.max_attempts:
+        dead = f"attempts used up: {failures} of {policies.max_attempts}"
     elif level < 0:
         dead = f"its consumer asked for the dead letters ({DELAY_LEVEL} {level})"
     if not dead and not outcome.vanished and not outcome.undeliverable_here:
         if level > 0:
             wait = policies.retry.at_level(level)
-        elif attempts > entry.attempts:
-            wait = policies.retry.wait_ms(attempts)
+        elif failures > entry.failures:
+            wait = policies.retry.wait_ms(failures)
     retry_at = now_micros() + wait * 1000 if wait else 0
     if policies.fifo and entry.expires:  # it holds up its message group no longer than it lives
         retry_at = min(retry_at, entry.expires)
@@ -146,6 +155,7 @@ def settle(entry: Entry) -> None:
         queue.done_with(entry)
         queue.failed()
     elif kind is Kind.RELEASED:
+        entry.attempts = attempts_after(entry, outcome)
         queue.give_back(entry)
     elif outcome.dead:
         queue.done_with(entry)
@@ -155,7 +165,7 @@ def settle(entry: Entry) -> None:
         queue.done_with(entry)
         queue.home.later(outcome.retry_at)
     else:
-        entry.attempts = attempts_after(entry, outcome)
+        entry.attempts, entry.failures = attempts_after(entry, outcome), failures_after(entry, outcome)
         annotations = merged(entry, outcome)
         if outcome.annotations and annotations is entry.annotations:
             log.warning("annotations of an outcome left out: too many", queue=queue.name, entry=entry.id)
@@ -169,9 +179,10 @@ def settle(entry: Entry) -> None:
         queue.give_back(entry, leased=entry.kept)
 
 
-def default_outcome(entry: Entry) -> Outcome:
-    """Applied to a delivery that is settled in a transaction which rolls back (T28)."""
+def default_outcome(entry: Entry, *, fails: bool) -> Outcome:
+    """Applied to a delivery that is settled in a transaction which rolls back (T28), or whose link has ended.
+    ``fails``: whether it may have failed by that (D5).
+    """
     link = entry.link
-    if link is None:
-        return LOST
-    return link.default_outcome or FAILED
+    outcome = LOST if link is None else link.default_outcome or FAILED
+    return outcome if fails or not outcome.delivery_failed else RETURNED

@@ -35,6 +35,10 @@ class Consumer(Protocol):
     def waits(self) -> bool:
         """It has no room just now, for what ends by itself: octets to be written, or a turn. It says so then."""
 
+    @property
+    def shut(self) -> bool:
+        """It has no room until its peer opens the window of its session. It says so then."""
+
     def send(self, entry: Entry) -> bool:
         """Send ``entry``; return whether the link takes another right away.
 
@@ -86,6 +90,7 @@ class Entry:
         "attempts",
         "delivery",
         "expires",
+        "failures",
         "half_id",
         "id",
         "kept",
@@ -115,8 +120,11 @@ class Entry:
         acquired: bool = False,
         priority: int = priorities.DEFAULT,
         whole: int = 0,
+        failures: int = 0,
     ) -> None:
-        """``expires``: microseconds since 2000, 0 for never. ``acquired``: it was on a link before."""
+        """``attempts``: deliveries that a client may have seen; ``failures``: of these, those that failed. ``expires``:
+        microseconds since 2000, 0 for never. ``acquired``: a client had it before.
+        """
         self.queue = queue
         self.id = entry_id
         self.half_id = half_id
@@ -126,6 +134,7 @@ class Entry:
         #: size of a large message, of which ``message`` holds the beginning; 0 for all others
         self.whole = whole
         self.attempts = attempts
+        self.failures = failures
         self.expires = expires
         self.annotations = annotations
         self.acquired = acquired

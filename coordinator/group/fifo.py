@@ -36,6 +36,8 @@ from coordinator.group.entries import now_micros
 from coordinator.group.message_groups import GroupedEntry, Lane, MessageGroup, first_for
 from coordinator.group.queues import Queue
 from coordinator.group.reading import Reading
+from coordinator.group.units import stored_attempts
+from coordinator.outcomes import UNTRANSFERRED
 from coordinator.transitions import BACK
 from store.commit.terms import key_of
 
@@ -208,9 +210,9 @@ class FifoQueue(Queue):
 
     def give_back(self, entry: Entry, *, leased: bool = True) -> None:
         self._unsent(entry)
+        entry.acquired = entry.acquired or entry.outcome is not UNTRANSFERRED
         entry.link = entry.delivery = entry.txn = entry.last_txn = entry.outcome = None
         entry.peer_settled = False
-        entry.acquired = True
         group = self._decided(entry)
         if leased and self.can_keep(entry) and not group.waits_before(entry):
             assert isinstance(entry, GroupedEntry)
@@ -254,8 +256,7 @@ class FifoQueue(Queue):
             assert isinstance(entry, GroupedEntry)
             self._yielding[entry.id] = entry.group
             entry.group.coming += 1
-        for acquired in (True, False):
-            self.yield_ids([entry.id for entry in entries if entry.acquired is acquired], acquired=acquired)
+        self.yield_ids([entry.id for entry in entries], list(map(stored_attempts, entries)))
 
     def empty(self, groups: Sequence[MessageGroup]) -> None:
         """Yield to the store what they have ready."""
@@ -278,9 +279,9 @@ class FifoQueue(Queue):
             self.forget(entry)
         self._to_store(behind)
 
-    def yield_ids(self, ids: Sequence[int], *, acquired: bool = False) -> None:
+    def yield_ids(self, ids: Sequence[int], attempts: Sequence[int] = ()) -> None:
         self.strange += sum(each not in self._yielding for each in ids)
-        super().yield_ids(ids, acquired=acquired)
+        super().yield_ids(ids, attempts)
 
     def wake(self, batch: Batch, ids: Sequence[int]) -> None:
         """Notifies the other instances of entries of groups without a claim; of a claimed group when it is released."""
@@ -341,8 +342,13 @@ class FifoQueue(Queue):
                 self.reading.ask()
             if not self.asking and not self.returning:
                 for consumer in self.takers.draining():
-                    consumer.drained()
-                    self.takers.drained(consumer)
+                    lane = self.lanes[consumer.key]
+                    group = first_for(consumer, lane, self.free, now_micros()) if consumer.shut else None
+                    if group is not None:
+                        self.place(group)
+                    else:
+                        consumer.drained()
+                        self.takers.drained(consumer)
         else:
             self._let_go()
         if len(self.resting) > _MOST_IDLE:
@@ -360,9 +366,9 @@ class FifoQueue(Queue):
             self.takers.keep(each, room)
             if room > 0:
                 takers.append((self.lanes[each.key], each, room))
-        active = bool(takers)
-        if active:
+        if takers:
             self.takers.next()
+        active = bool(takers) or self.takers.asked
         now = now_micros()
         while takers:
             lane, consumer, room = takers.popleft()

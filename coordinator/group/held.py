@@ -31,17 +31,17 @@ def retired(entry: Entry) -> Retired:
     entry.kept = False
     # an accepted one leaves no entry that could have annotations
     annotations = b"" if outcome is ACCEPTED else entry.annotations
-    attempts, dead, wait = entry.attempts, "", 0
+    attempts, failures, dead, wait = entry.attempts, entry.failures, "", 0
     kind, dead_letters = outcome.kind, entry.queue.policies.dead_letters
     if kind is Kind.REJECTED and not dead_letters:
         dead = outcome.error or "rejected"
     elif kind in (Kind.REJECTED, Kind.MODIFIED):
         kind = Kind.MODIFIED
-        attempts = deliveries.attempts_after(entry, outcome)
-        entry.outcome = outcome = deliveries.concluded(entry, outcome, attempts)
+        attempts, failures = deliveries.attempts_after(entry, outcome), deliveries.failures_after(entry, outcome)
+        entry.outcome = outcome = deliveries.concluded(entry, outcome, failures)
         dead, annotations = outcome.dead, deliveries.merged(entry, outcome)
         wait = max(0, outcome.retry_at - now_micros()) // 1000 if outcome.retry_at else 0
-    undone = deliveries.concluded(entry, FAILED, deliveries.attempts_after(entry, FAILED))
+    undone = deliveries.concluded(entry, FAILED, deliveries.failures_after(entry, FAILED))
     return Retired(
         decision=_DECISIONS[kind],
         reason=outcome.error,
@@ -50,6 +50,7 @@ def retired(entry: Entry) -> Retired:
         annotations=annotations,
         wait_ms=wait,
         undo_failed=undone.dead,
+        failures=failures,
     )
 
 

@@ -48,7 +48,7 @@ def _load(window: Window, most: int, octets: int) -> None:
             return
         rows, found = answer
         entry_kind = queue.entry_kind
-        entries = [entry_kind(queue, *row[:9]) for row in rows]
+        entries = [entry_kind(queue, *row[:10]) for row in rows]
         # nothing beyond what came; what is not read by the range may lie below the low-water mark, so that an empty
         # answer above it says little
         complete = found == len(rows) < most if rows else by_range or looks_at_all

@@ -19,11 +19,13 @@ from coordinator.group import holding
 from coordinator.group.entries import Entry
 from coordinator.group.surplus import Surplus
 from coordinator.group.takers import Takers
-from coordinator.group.units import Expiry, SetAside, Yield
+from coordinator.group.units import Expiry, SetAside, Yield, stored_attempts
 from coordinator.group.windows import Window
 from coordinator.memory import ENTRY_OCTETS
+from coordinator.outcomes import UNTRANSFERRED
 from coordinator.transitions import AFTER_LEAVES, AFTER_SEND, BACK, LEAVES, UNSENT
 from store import priorities
+from store.commit.checkable import NEVER_HAD
 from store.priorities import Rank, rank_of
 
 if TYPE_CHECKING:
@@ -219,9 +221,9 @@ class Queue:
     def give_back(self, entry: Entry, *, leased: bool = True) -> None:
         """Back to its place, before what is newer; ``leased``: in the store it is leased to this instance still."""
         self._unsent(entry)
+        entry.acquired = entry.acquired or entry.outcome is not UNTRANSFERRED
         entry.link = entry.delivery = entry.txn = entry.last_txn = entry.outcome = None
         entry.peer_settled = False
-        entry.acquired = True
         if leased and self.can_keep(entry):
             entry.met(BACK)
             self.window(entry.priority).give_back(entry)
@@ -231,7 +233,7 @@ class Queue:
             return
         self.forget(entry)
         if leased:
-            self.yield_ids([entry.id], acquired=True)
+            self.yield_ids([entry.id], [stored_attempts(entry)])
         else:
             self.in_store(entry.id, entry.priority)
 
@@ -277,10 +279,13 @@ class Queue:
         """An entry of this queue was marked failed in the store."""
         self.home.failed()
 
-    def yield_ids(self, ids: Sequence[int], *, acquired: bool = False) -> None:
-        """Back to the store, for any consumer: held until now and never decided; ``acquired``: links had them."""
+    def yield_ids(self, ids: Sequence[int], attempts: Sequence[int] = ()) -> None:
+        """Back to the store, for any consumer: held until now and never decided. ``attempts``: of each, as
+        :func:`coordinator.group.units.stored_attempts` has them; none: no link had any.
+        """
+        attempts = attempts or [NEVER_HAD] * len(ids)
         for start in range(0, len(ids), 1000):
-            self.instance.commit.add(Yield(self, ids[start : start + 1000], acquired))
+            self.instance.commit.add(Yield(self, ids[start : start + 1000], attempts[start : start + 1000]))
 
     def wake(self, batch: Batch, ids: Sequence[int]) -> None:
         """Notifies the other instances that these entries are not leased."""
@@ -323,8 +328,7 @@ class Queue:
     def yield_entries(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self.forget(entry)
-        for acquired in (True, False):
-            self.yield_ids([entry.id for entry in entries if entry.acquired is acquired], acquired=acquired)
+        self.yield_ids([entry.id for entry in entries], list(map(stored_attempts, entries)))
 
     # -- entries going out
 
@@ -345,7 +349,8 @@ class Queue:
         else:
             if not self.returning:
                 for consumer in self.takers.draining():
-                    if consumer.room <= 0 or not any(window.has_for(consumer) for window in self.windows):
+                    no_room = consumer.room <= 0 and not consumer.shut
+                    if no_room or not any(window.has_for(consumer) for window in self.windows):
                         consumer.drained()
                         self.takers.drained(consumer)
         for search in self.searches:

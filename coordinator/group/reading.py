@@ -47,7 +47,7 @@ class Reading:
         queue = self._queue
         if queue.asking:
             return
-        wanted = queue.wanted()
+        wanted = queue.wanted() or int(queue.takers.asked and not queue.ready)
         ahead = wanted if queue.instance.peers else max(2 * wanted, _FEW)
         known = len(queue.free.hungry)
         if not wanted:  # else no consumer with room may have what is ready (undeliverable-here)
@@ -113,8 +113,8 @@ class Reading:
         came = dict.fromkeys(of, 0)
         last = dict.fromkeys(of, 0)
         for row in answer.rows:
-            group = of[row[9]]
-            entry = queue.entry_kind(queue, *row[:9])
+            group = of[row[-1]]
+            entry = queue.entry_kind(queue, *row[:10])
             assert isinstance(entry, GroupedEntry)
             entry.group, entry.out, entry.coming = group, False, False
             entry.refused_by = queue.refused.pop(entry.half_id, ())

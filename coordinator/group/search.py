@@ -94,8 +94,8 @@ class Search:
     """One consumer's; lives in ``queue.searches`` as long as its link."""
 
     __slots__ = (
-        "_again", "_asked_at", "_consumer", "_cursors", "_page", "_queue", "_refused", "_selector", "_waiting",
-        "_whole", "_whole_spent", "_whole_took",
+        "_again", "_asked_at", "_consumer", "_cursors", "_found", "_page", "_queue", "_refused", "_selector",
+        "_waiting", "_whole", "_whole_spent", "_whole_took",
     )  # fmt: skip
 
     def __init__(self, queue: Queue, consumer: Consumer, selector: Selector) -> None:
@@ -104,6 +104,8 @@ class Search:
         self._selector = selector
         self._cursors = tuple(Cursor(rank) for rank in Rank)
         self._waiting = False
+        #: there is something for it, for which it had no room
+        self._found = False
         self._page = _FEWEST
         self._refused: dict[int, None] = {}
         self._again = self._whole = False
@@ -177,13 +179,17 @@ class Search:
             return
         consumer = self._consumer
         cursor = next((cursor for cursor in self._cursors if cursor.stale), None)
-        if cursor is not None and consumer.room > 0:
+        room = consumer.room
+        self._found = self._found and room <= 0
+        # one that drains is told if there is nothing for it, also where the window of its session is shut
+        looks = room > 0 or (consumer.draining and consumer.shut and not self._found)
+        if cursor is not None and looks:
             self._waiting = True
             self._asked_at = time.monotonic()
             cursor.asked()
             behind = (-cursor.at[0], cursor.at[1])
             loading.browse(queue, cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
-        elif consumer.draining and (consumer.room > 0 or not consumer.waits):
+        elif consumer.draining and (room > 0 or not consumer.waits or (consumer.shut and cursor is None)):
             consumer.drained()
 
     def _seen(self, cursor: Cursor, rows: Sequence[loading.EntryRow] | StoreError) -> None:
@@ -211,6 +217,7 @@ class Search:
                 entry = queue.entry_kind(queue, *row)
             if self._wants(entry, now):
                 if given + len(chosen) >= room:
+                    self._found = room <= 0
                     break
                 if held is None and not given:
                     chosen.append(entry)
@@ -276,7 +283,7 @@ class Search:
                     cursor.go_back((-entry.priority, entry.id - 1))
                 elif alive and consumer.room > 0:
                     # it may have been elsewhere between the look and the taking
-                    entry.attempts, annotations, entry.acquired = got[entry.id]
+                    entry.attempts, annotations, entry.acquired, entry.failures = got[entry.id]
                     entry.annotations = annotations or b""
                     queue.held[entry.id] = entry
                     queue.hand(consumer, entry)

@@ -93,7 +93,8 @@ class Surplus:
             window.take_out(ids)
         for entry in entries:
             queue.forget(entry)
-        queue.instance.commit.add(Offer(self, queue, list(ids)))
+        attempts = [entry.attempts for entry in entries]
+        queue.instance.commit.add(Offer(self, queue, [entry.id for entry in entries], attempts))
 
     def taken_back(self) -> None:
         """Look for them now where a consumer that has room may take some (D5, and the answer to its drain): what is on
@@ -113,8 +114,8 @@ class Offer(Yield):
 
     __slots__ = ("_surplus",)
 
-    def __init__(self, surplus: Surplus, queue: Queue, ids: Sequence[int]) -> None:
-        super().__init__(queue, ids, acquired=True)
+    def __init__(self, surplus: Surplus, queue: Queue, ids: Sequence[int], attempts: Sequence[int]) -> None:
+        super().__init__(queue, ids, attempts)
         self._surplus = surplus
 
     def durable(self) -> None:

@@ -79,7 +79,13 @@ class Takers:
     def draining(self) -> list[Consumer]:
         """Those that want to be told when there is nothing for them, or no room until deliveries are settled."""
         self._refresh()
-        return [each for each in self._draining if each.draining and (each.room > 0 or not each.waits)]
+        return [each for each in self._draining if each.draining and (each.room > 0 or not each.waits or each.shut)]
+
+    @property
+    def asked(self) -> bool:
+        """Whether one that has no room now wants to be told when there is nothing for it."""
+        self._refresh()
+        return any(each.draining and each.shut for each in self._draining)
 
     def drained(self, consumer: Consumer) -> None:
         self._draining.pop(consumer, None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from store.commit.checkable import NEVER_HAD
 from store.errors import NotLeased
 
 if TYPE_CHECKING:
@@ -22,22 +23,27 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
+def stored_attempts(entry: Entry) -> int:
+    """As they are stored with an entry that returns undecided."""
+    return entry.attempts if entry.acquired else NEVER_HAD
+
+
 class Yield:
     """Unit: the leases of entries that were held and never decided end, for any consumer to take them."""
 
-    __slots__ = ("_acquired", "_ids", "_queue")
+    __slots__ = ("_attempts", "_ids", "_queue")
 
     owner: object = None
 
-    def __init__(self, queue: Queue, ids: Sequence[int], acquired: bool) -> None:
+    def __init__(self, queue: Queue, ids: Sequence[int], attempts: Sequence[int]) -> None:
         self._queue = queue
         self._ids = ids
-        self._acquired = acquired
+        self._attempts = attempts
         queue.returning += 1
 
     def write(self, batch: Batch) -> None:
-        for entry_id in self._ids:
-            batch.yield_entry(self._queue.group_id, entry_id, acquired=self._acquired)
+        for entry_id, attempts in zip(self._ids, self._attempts, strict=True):
+            batch.yield_entry(self._queue.group_id, entry_id, attempts=attempts)
         if self._queue.instance.peers:
             self._queue.wake(batch, self._ids)
 
@@ -95,6 +101,7 @@ class SetAside:
             entry.queue.group_id,
             entry.id,
             attempts=entry.attempts,
+            failures=entry.failures,
             lease=0,
             failed=self._reason,
             annotations=entry.annotations,
@@ -131,6 +138,7 @@ class Expiry:
                 queue.group_id,
                 entry.id,
                 attempts=entry.attempts,
+                failures=entry.failures,
                 lease=0,
                 failed="expired",
                 annotations=entry.annotations,
@@ -149,4 +157,4 @@ class Expiry:
         entry = self._entry
         entry.queue.done_with(entry)
         if not isinstance(error, NotLeased):  # the store finds expired entries that are not leased
-            entry.queue.yield_ids([entry.id], acquired=entry.acquired)
+            entry.queue.yield_ids([entry.id], [stored_attempts(entry)])

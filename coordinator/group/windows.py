@@ -276,6 +276,8 @@ class Window:
             return True
         queue = self.queue
         wanted = queue.wanted() if self.more else 0
+        if not wanted and self.more and not self and queue.takers.asked:
+            wanted = 1
         if not wanted:
             return False
         if queue.returning:

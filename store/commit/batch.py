@@ -7,7 +7,7 @@ from datetime import date
 from typing import NamedTuple
 
 from store.arrays import octets_of
-from store.commit.checkable import LARGEST_COUNT, CheckableRows
+from store.commit.checkable import LARGEST_COUNT, NEVER_HAD, CheckableRows
 from store.commit.large import ADD_PIECE, CLEAR_PIECES, COPY_HALF, JOIN_PIECES, CopiedHalf, LargeHalf, Step
 from store.commit.parts import NO_TXN
 from store.commit.terms import BEFORE, PLAIN, Terms
@@ -46,6 +46,7 @@ class Back(NamedTuple):
     group: int
     id: int
     attempts: int
+    failures: int
     lease: int
     failed: bytes
     annotations: bytes
@@ -106,7 +107,7 @@ class Batch:
         "units",
         "wake",
         "wake_keys",
-        "yielded_acquired",
+        "yielded_attempts",
         "yielded_groups",
         "yielded_ids",
     )
@@ -148,7 +149,7 @@ class Batch:
         self.backs: list[Back] = []
         self.yielded_groups: list[int] = []
         self.yielded_ids: list[int] = []
-        self.yielded_acquired: list[bool] = []
+        self.yielded_attempts: list[int] = []
         self.shared_groups: list[int] = []
         self.pinned_groups: list[int] = []
         self.pinned_ids: list[int] = []
@@ -266,17 +267,18 @@ class Batch:
         entry_id: int,
         *,
         attempts: int,
+        failures: int,
         lease: int,
         failed: str = "",
         annotations: bytes = b"",
         available: int = BEFORE,
     ) -> None:
-        """Keep a held entry, with another count or lease. ``failed``: the reason, on its way to the dead letters.
+        """Keep a held entry, with other counts or lease. ``failed``: the reason, on its way to the dead letters.
         ``available``: not delivered before that time, in microseconds since 2000.
         """
         self.rows += 1
-        why, count = octets_of(failed), min(attempts, LARGEST_COUNT)
-        self.backs.append(Back(group_id, entry_id, count, lease, why, annotations, available))
+        why, counts = octets_of(failed), (min(attempts, LARGEST_COUNT), min(failures, LARGEST_COUNT))
+        self.backs.append(Back(group_id, entry_id, *counts, lease, why, annotations, available))
         self.octets += len(annotations)
 
     def share(self, group_id: int, held: Iterable[int]) -> None:
@@ -286,12 +288,12 @@ class Batch:
             self.pinned_groups.append(group_id)
             self.pinned_ids.append(entry_id)
 
-    def yield_entry(self, group_id: int, entry_id: int, *, acquired: bool) -> None:
-        """Return a held entry to the store undecided. ``acquired``: a link had it."""
+    def yield_entry(self, group_id: int, entry_id: int, *, attempts: int = NEVER_HAD) -> None:
+        """Return a held entry to the store undecided. ``attempts``: its, where a link had it."""
         self.rows += 1
         self.yielded_groups.append(group_id)
         self.yielded_ids.append(entry_id)
-        self.yielded_acquired.append(acquired)
+        self.yielded_attempts.append(min(attempts, LARGEST_COUNT))
 
     def op(
         self,

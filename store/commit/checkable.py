@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MOST_IN_ROW = 100
 #: the most failed deliveries that an entry counts
 LARGEST_COUNT = 32767
+#: attempts of an entry that no link has had
+NEVER_HAD = -1
 
 
 class Declared(NamedTuple):
@@ -42,7 +44,7 @@ class Retired(NamedTuple):
     #: of its op: ``accept``, ``reject``, ``modify``, or ``release``, which has none
     decision: bytes
     reason: str
-    #: of the entry from then on
+    #: of the entry from then on, and ``failures``
     attempts: int
     failed: str
     annotations: bytes
@@ -50,6 +52,7 @@ class Retired(NamedTuple):
     wait_ms: int
     #: why it is a dead letter after one failed delivery more; empty: it is none
     undo_failed: str
+    failures: int
 
 
 class Settled(NamedTuple):
@@ -365,7 +368,7 @@ def _keys(rows: Mapping[tuple[bytes, int, int], Retired]) -> tuple[bytes, bytes,
 
 
 def _retired(rows: Mapping[tuple[bytes, int, int], Retired]) -> tuple[bytes, ...]:
-    decisions, reasons, attempts, failed, annotations, waits, undo_failed = zip(*rows.values(), strict=True)
+    decisions, reasons, attempts, failed, annotations, waits, undo_failed, failures = zip(*rows.values(), strict=True)
     return (
         arrays.text(decisions),
         arrays.text([arrays.octets_of(each) for each in reasons]),
@@ -374,4 +377,5 @@ def _retired(rows: Mapping[tuple[bytes, int, int], Retired]) -> tuple[bytes, ...
         arrays.bytea(annotations),
         arrays.int8(waits),
         arrays.text([arrays.octets_of(each) for each in undo_failed]),
+        arrays.int2([min(each, LARGEST_COUNT) for each in failures]),
     )

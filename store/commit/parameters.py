@@ -135,11 +135,12 @@ def _add_deliveries(batch: Batch, names: list[str], parameters: list[bytes]) -> 
         parameters += (arrays.int4(batch.gone_groups), arrays.int8(batch.gone_ids))
     if batch.backs:
         names.append("back")
-        groups, ids, attempts, leases, failed, annotations, available = zip(*batch.backs, strict=True)
+        groups, ids, attempts, failures, leases, failed, annotations, available = zip(*batch.backs, strict=True)
         parameters += (
             arrays.int4(groups),
             arrays.int8(ids),
             arrays.int2(attempts),
+            arrays.int2(failures),
             arrays.int4(leases),
             arrays.text(failed),
             arrays.bytea(annotations),
@@ -150,7 +151,7 @@ def _add_deliveries(batch: Batch, names: list[str], parameters: list[bytes]) -> 
         parameters += (
             arrays.int4(batch.yielded_groups),
             arrays.int8(batch.yielded_ids),
-            arrays.boolean(batch.yielded_acquired),
+            arrays.int2(batch.yielded_attempts),
         )
     if batch.shared_groups:
         names.append("shared")

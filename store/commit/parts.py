@@ -57,7 +57,10 @@ _DECLARED_TYPES = (
 )
 
 #: The columns of :class:`store.commit.checkable.Retired`, after transaction, group and entry.
-_RETIRED = ("uuid[]", "int4[]", "int8[]", "text[]", "text[]", "int2[]", "text[]", "bytea[]", "int8[]", "text[]")
+_RETIRED = (
+    *("uuid[]", "int4[]", "int8[]", "text[]", "text[]", "int2[]", "text[]", "bytea[]", "int8[]", "text[]"),
+    "int2[]",
+)
 
 # In the list of a select "unnest" of many arrays is cheaper than in "from", where each is kept as a table.
 
@@ -122,18 +125,19 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     # Kept in its place: another count, another lease, perhaps on its way to the dead letters.
     "back": (
-        f"update {SCHEMA}.entry e set attempts = u.n, acquired = true, lease = u.l, failed = nullif(u.f, ''), "
-        "annotations = nullif(u.m, ''), available_at = nullif(u.a, '-infinity') "
-        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(g, i, n, l, f, m, a) "
+        f"update {SCHEMA}.entry e set attempts = u.n, failures = u.x, acquired = true, lease = u.l, "
+        "failed = nullif(u.f, ''), annotations = nullif(u.m, ''), available_at = nullif(u.a, '-infinity') "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}) u(g, i, n, x, l, f, m, a) "
         f"where {_LISTED} and e.lease in (0, {{me}}) returning 1",
-        ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]", "timestamptz[]"),
+        ("int4[]", "int8[]", "int2[]", "int2[]", "int4[]", "text[]", "bytea[]", "timestamptz[]"),
     ),
-    # Returned undecided: no count, no op, and no refusal if the lease was lost already.
+    # Returned undecided: no failure, no op, and no refusal if the lease was lost already. n: its attempts; -1: no link
+    # has had it.
     "yielded": (
-        f"update {SCHEMA}.entry e set lease = 0, acquired = acquired or u.q "
-        f"from unnest({{0}}, {{1}}, {{2}}) u(g, i, q) where {_LISTED} and e.lease in (0, {{me}}) "
-        "and (e.lease <> 0 or u.q)",
-        ("int4[]", "int8[]", "bool[]"),
+        f"update {SCHEMA}.entry e set lease = 0, attempts = greatest(e.attempts, u.n), acquired = acquired or u.n >= 0 "
+        f"from unnest({{0}}, {{1}}, {{2}}) u(g, i, n) where {_LISTED} and e.lease in (0, {{me}}) "
+        "and (e.lease <> 0 or u.n >= 0)",
+        ("int4[]", "int8[]", "int2[]"),
     ),
     # Another instance has begun: give up groups that are held whole, and lease the entries in hand row by row (pinned).
     "shared": (
@@ -252,18 +256,18 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "retiring": (
         f"insert into {SCHEMA}.pending_retirement (txn_id, group_id, entry_id, half_id, message_group, decision, "
-        "reason, attempts, failed, annotations, wait_ms, undo_failed, holder) "
+        "reason, attempts, failed, annotations, wait_ms, undo_failed, failures, holder) "
         "select t, g, i, e.half_id, case when e.message_group < 0 then e.message_group end, d, nullif(r, ''), n, "
-        "nullif(f, ''), nullif(m, ''), w, nullif(z, ''), {me} "
-        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}) u(t, g, i, d, r, n, f, m, w, z) "
+        "nullif(f, ''), nullif(m, ''), w, nullif(z, ''), x, {me} "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}) u(t, g, i, d, r, n, f, m, w, z, x) "
         f"join {SCHEMA}.entry e on e.group_id = any(array[g]) and e.id = i",
         _RETIRED,
     ),
     # Another outcome, for a delivery that is retired already. The row of the transaction is locked first.
     "replaced": (
         f"update {SCHEMA}.pending_retirement e set decision = d, reason = nullif(r, ''), attempts = n, "
-        "failed = nullif(f, ''), annotations = nullif(m, ''), wait_ms = w, undo_failed = nullif(z, '') "
-        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}) u(t, g, i, d, r, n, f, m, w, z), "
+        "failed = nullif(f, ''), annotations = nullif(m, ''), wait_ms = w, undo_failed = nullif(z, ''), failures = x "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}) u(t, g, i, d, r, n, f, m, w, z, x), "
         "(select count(*) from enlisted) first "
         "where e.txn_id = any(array[u.t]) and e.group_id = u.g and e.entry_id = u.i and first.count >= 0",
         _RETIRED,

@@ -22,6 +22,8 @@ MESSAGE = f"case when {_IS_LARGE} then substring(message from 1 for {HEAD}) else
 WHOLE = f"case when {_IS_LARGE} then octet_length(message) else 0 end"
 
 #: The columns of an answer's row: those of the entry, and its message.
-ENTRY = f"id, half_id, {MESSAGE}, attempts, {_EXPIRES}, coalesce(annotations, ''), acquired, priority, {WHOLE}"
+ENTRY = (
+    f"id, half_id, {MESSAGE}, attempts, {_EXPIRES}, coalesce(annotations, ''), acquired, priority, {WHOLE}, failures"
+)
 MESSAGES = f"p cross join lateral ({leaves.OF_ANY_DAY}) h"
-PICKED = "id, half_id, attempts, expires_at, annotations, acquired, priority"
+PICKED = "id, half_id, attempts, expires_at, annotations, acquired, priority, failures"

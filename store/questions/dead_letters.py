@@ -22,7 +22,7 @@ class Failed(NamedTuple):
     group: int
     id: int
     half_id: int
-    attempts: int
+    failures: int
     #: the reason
     failed: str
     annotations: bytes | None
@@ -54,8 +54,8 @@ LEASE = Query(
         leased as (
           update {SCHEMA}.entry e set lease = $1::int4 from sized s
            where e.group_id = any(array[s.group_id]) and e.id = s.id and s.before < 4194304
-          returning e.group_id, e.id, e.half_id, e.attempts, e.failed, e.annotations)
-        select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, {MESSAGE}, uuid_send(h.txn_id),
+          returning e.group_id, e.id, e.half_id, e.failures, e.failed, e.annotations)
+        select l.group_id, l.id, l.half_id, l.failures, l.failed, l.annotations, {MESSAGE}, uuid_send(h.txn_id),
                coalesce(a.name, ''), coalesce(g.name, ''), {WHOLE}
           from leased l join {SCHEMA}.half h on h.id = any(array[l.half_id])
           left join {SCHEMA}.consumer_group g on g.id = any(array[l.group_id])

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from store.asking import Queries, Row
 
 #: An entry: id, half, message or its beginning, attempts, microseconds since 2000 when it expires (0: never),
-#: annotations, whether a link had it, priority, size of a large message (else 0).
-EntryRow = tuple[int, int, bytes, int, int, bytes, bool, int, int]
+#: annotations, whether a link had it, priority, size of a large message (else 0), failures.
+EntryRow = tuple[int, int, bytes, int, int, bytes, bool, int, int, int]
 #: As above, with one more column, which the answer explains.
-LoadedRow = tuple[int, int, bytes, int, int, bytes, bool, int, int, int]
+LoadedRow = tuple[int, int, bytes, int, int, bytes, bool, int, int, int, int]
 
 #: Of a consumer group that is held whole; what is read anew counts as read, whatever was asked before.
 _LINE = "reads"
@@ -43,6 +43,7 @@ class Taken(NamedTuple):
     attempts: int
     annotations: bytes | None
     acquired: bool
+    failures: int
 
 
 def _loaded(rows: list[Row]) -> Loaded:
@@ -104,7 +105,8 @@ def _lease(rank: Rank) -> str:
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = any(array[s.group_id]) and e.id = s.id and s.before < $4::int8
-          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority)
+          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority,
+                    e.failures)
         select {ENTRY}, (select count(*) from picked) from leased order by {order}"""
 
 
@@ -194,7 +196,7 @@ TAKE = Query(
            order by id for update skip locked)
         update {SCHEMA}.entry e set lease = $3::int4 from picked p
          where e.group_id = any(array[p.group_id]) and e.id = p.id
-        returning e.id, e.attempts, e.annotations, e.acquired""",
+        returning e.id, e.attempts, e.annotations, e.acquired, e.failures""",
     _taken,
     again=False,
 )

@@ -60,9 +60,9 @@ def _leased(rows: list[Row]) -> Leased:
     waiting: dict[int, int] = {}
     while rows and rows[-1][0] is None:
         row = rows.pop()
-        found[row[9]] = row[1]
+        found[row[-1]] = row[1]
         if row[4] is not None:
-            waiting[row[9]] = row[4]
+            waiting[row[-1]] = row[4]
     return Leased(rows, found, waiting)
 
 
@@ -166,11 +166,11 @@ LEASE = Query(
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = any(array[s.group_id]) and e.id = s.id and e.lease = 0 and s.before < $4::int8
           returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority,
-                    e.message_group)
+                    e.failures, e.message_group)
         select {ENTRY}, message_group from leased
         union all
         select null, count(*) filter (where not held_up), null, null, min(id) filter (where waits), null, null, null,
-               null, message_group
+               null, null, message_group
           from placed group by message_group
          order by id""",
     _leased,

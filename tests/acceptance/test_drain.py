@@ -112,3 +112,38 @@ def test_what_waits_for_the_window_of_the_session(
     while receiver.link_credit:
         session.peer.step()
     assert len(receiver.take_many(messages)) == messages
+
+
+@pytest.mark.rule("P5")
+@pytest.mark.parametrize("attached", [any_of, chosen, shown, subscribed])
+@pytest.mark.parametrize(("messages", "credit"), [(1, 1), (5, 5), (5, 3), (5, 6), (0, 1)])
+@pytest.mark.parametrize("later", [False, True])
+def test_credit_that_is_used_up_exactly(
+    begin: Begin, address: str, attached: Callable[[Session, str], Receiver], messages: int, credit: int, later: bool
+) -> None:
+    """A flow tells it behind the last transfer, once. ``later``: the credit was given before, without a drain."""
+    session = begin()
+    receiver = attached(session, address)
+    posted(session, address, messages, 1)
+    if later:
+        receiver.credit(credit)
+        receiver.take_many(min(messages, credit))
+        receiver.flows.clear()
+    receiver.credit(0 if later else credit, drain=True)
+    while not any(flow.drain for flow in receiver.flows):
+        session.peer.step()
+    assert len(receiver.arrived) == (0 if later else min(messages, credit))
+    assert (receiver.flows[-1].link_credit, receiver.link_credit) == (0, 0)
+    session.sync()
+    assert len([flow for flow in receiver.flows if flow.drain]) == 1
+
+
+@pytest.mark.rule("P5")
+def test_credit_of_a_link_that_gets_settled_deliveries(begin: Begin, address: str) -> None:
+    session = begin()
+    posted(session, address, 5, 1)
+    receiver = session.receiver(address, snd_settle_mode=1)
+    receiver.credit(5, drain=True)
+    while not any(flow.drain for flow in receiver.flows):
+        session.peer.step()
+    assert len(receiver.arrived) == 5

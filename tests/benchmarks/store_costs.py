@@ -92,7 +92,7 @@ class GiveBack(Retire):
     """Unit: the message of a post, held and not decided."""
 
     def write(self, batch: Batch) -> None:
-        batch.yield_entry(GROUP + 1, self.half_id, acquired=True)
+        batch.yield_entry(GROUP + 1, self.half_id, attempts=0)
 
 
 class Bench:

@@ -74,10 +74,10 @@ def _aliases(sql: str, types: tuple[str, ...]) -> dict[str, str]:
     """``unnest({0}, {1}) u(g, i)`` or ``unnest({0}) g, unnest({1}) i`` -> the types of g and i."""
     if alone := re.findall(r"unnest\(\{(\d+)\}\) (\w+)", sql):
         return {name: types[int(number)].removesuffix("[]") for number, name in alone}
-    found = re.search(r"unnest\((\{\d\}(?:, \{\d\})*)\) u\(([\w, ]+)\)", sql)
+    found = re.search(r"unnest\((\{\d+\}(?:, \{\d+\})*)\) u\(([\w, ]+)\)", sql)
     assert found, sql
     names = _split(found[2])
-    numbers = [int(number) for number in re.findall(r"\d", found[1])]
+    numbers = [int(number) for number in re.findall(r"\d+", found[1])]
     assert len(names) == len(numbers)
     return {name: types[number].removesuffix("[]") for name, number in zip(names, numbers, strict=True)}
 
@@ -104,7 +104,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
             assert types[int(flat[1])] == flat[2]
             result.append((table, column, flat[2]))
             continue
-        bare = re.sub(r"'[^']*'|\b(?:g|e)\.\w+", "", expression)
+        bare = re.sub(r"'[^']*'|\b(?:g|e)\.\w+|u\.\w+ >= 0", "", expression)
         used = [word for word in re.findall(r"\b[a-z]+\b", bare) if word in aliases]
         assert len(used) <= 1, expression
         result.append((table, column, aliases[used[0]] if used else ""))
@@ -252,7 +252,7 @@ def _batches() -> Iterator[batch.Batch]:
             whole.fan(1, 1, terms.PLAIN, 2, without)
             yield whole
     changes = batch.Batch()
-    changes.yield_entry(1, 4, acquired=True)
+    changes.yield_entry(1, 4, attempts=0)
     yield changes
     listed = batch.Batch()
     listed.half(1, statements.NO_TXN, 1, b"m")
@@ -272,7 +272,7 @@ def _batches() -> Iterator[batch.Batch]:
     for listed_in in (rows.orphaned, rows.let_go, rows.owed, rows.overdue):
         listed_in.append(bytes(15) + b"\6")
     for known in (rows.retired, rows.replaced):
-        known[bytes(15) + b"\5", 1, 1] = checkable.Retired(b"accept", "", 0, "", b"", 0, "")
+        known[bytes(15) + b"\5", 1, 1] = checkable.Retired(b"accept", "", 0, "", b"", 0, "", 0)
     rows.decide(bytes(15) + b"\x08", b"commit", "", [2], [3])
     yield checked
     settled = batch.Batch()
@@ -290,8 +290,8 @@ def _full_batch(of_each: int) -> batch.Batch:
         whole.commit_posted.append(1)
         whole.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
     whole.entry(1, 1, 1, 7, terms.Terms(priority=9))
-    whole.back(1, 3, attempts=1, lease=0)
-    whole.yield_entry(1, 4, acquired=True)
+    whole.back(1, 3, attempts=1, failures=1, lease=0)
+    whole.yield_entry(1, 4, attempts=0)
     whole.share(1, [5])
     whole.tell(1, 1)
     return whole

@@ -208,7 +208,7 @@ class Retire(Post):
     def write(self, batch: Batch) -> None:
         self.written += 1
         rows = batch.check_back()
-        retired = Retired(b"accept", "", 0, "", b"", 0, "")
+        retired = Retired(b"accept", "", 0, "", b"", 0, "", 0)
         rows.retire(self.txn_id, GROUP, self.ids[0], retired, first=self.first)
         if self.first:
             rows.declare(self.txn_id, Declared(b"client", 0, 1, b"shop", 6000, 30_000, 15, 4))

@@ -21,7 +21,7 @@ from tests.model import counts, truth
 from tests.model.model import Model
 from tests.model.possible import allows, waits
 from tests.model.robbing import rob
-from tests.model.state import FIFO, POLICIES, QUEUES, Label, Receiver, Stored, in_txn
+from tests.model.state import FIFO, POLICIES, QUEUES, Label, Receiver, in_txn
 from tests.model.steps import (
     AttachControl,
     AttachReceiver,
@@ -343,7 +343,7 @@ class Driver(ABC):
         assert [number for number, _, _ in found] == [number for number, _ in wanted], f"came {found}, not {wanted}"
         for delivery, (number, count, marked) in zip(taken, found, strict=True):
             stored = delivery.message.stored
-            assert stored.holds(Stored("queue", count, count, marked)), f"{number}: {count, marked}, not {stored}"
+            assert stored.comes_as(count, marked), f"{number}: {count, marked}, not {stored}"
             self.model.seen(delivery, count)
 
     def listened(self, number: int, found: list[int]) -> None:

@@ -77,7 +77,7 @@ class LinkEnd:
     def refuse(self, refusal: Refusal) -> None:
         if self.open:
             self.driver.detached[self.number] = refusal.condition
-            self.open = False
+            self.open, self.departure = False, Departure.ENDED
             self.lost()
 
 
@@ -112,7 +112,7 @@ class ControlEnd(LinkEnd):
         return group == self.group
 
     def lost(self) -> None:
-        self.control.lost()
+        self.control.lost(ended=self.departure is Departure.ENDED)
 
 
 class SenderEnd(LinkEnd):
@@ -194,7 +194,7 @@ class ReceiverEnd(LinkEnd):
         self.key = next(_keys)
         self.default_outcome: outcomes.Outcome | None = None
         self.has_decided = self.transactional = False
-        self.draining = self.waits = False
+        self.draining = self.waits = self.shut = False
         self.room = 0
         #: all that ever came: the message and its attempts then
         self.came: list[tuple[int, int, bool]] = []

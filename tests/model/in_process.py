@@ -157,7 +157,7 @@ class InProcess(Driver):
     mend = _crash
 
     def _restart(self) -> None:
-        self._lose(self._open(), Departure.STOPPED)
+        self._lose(self._open(), Departure.ENDED)
         self.wait()
         instance = self.service.instance.instance_id
         self._death()

@@ -18,7 +18,6 @@ One file because it is one state machine, which is read against the rules from t
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from tests.model.state import (
@@ -116,8 +115,6 @@ class Model:
         self.there: list[Message] = []
         #: queues to which messages came back through the store: what is in memory may come before them
         self.came_back: set[int] = set()
-        #: how often an undecided delivery of each was forgiven in a row
-        self.forgiven: Counter[Message] = Counter()
         #: what the last Check must give: of each transaction its number, the message shown, and how many there are that
         #: it has posted, and retired
         self.checked: list[tuple[int, int, int, int, int]] = []
@@ -231,7 +228,7 @@ class Model:
             case Drop():
                 self._drop(kept=step.kept)
             case Restart():
-                self.end_all(Departure.STOPPED)
+                self.end_all(Departure.ENDED)
             case Settle() | Crash():
                 pass  # Model.settled and verdicts.crashed follow
         return self.step
@@ -256,7 +253,7 @@ class Model:
     def _detach(self, link: Link, condition: str) -> None:
         if link.open:
             link.condition = condition
-            self._lose([link], Departure.LOST)
+            self._lose([link], Departure.ENDED)
 
     def _lose(self, links: list[Link], departure: Departure) -> None:
         for link in links:
@@ -267,27 +264,16 @@ class Model:
         for link in links:
             if isinstance(link, Receiver):  # D5
                 undecided = [each for each in link.deliveries if not each.done and each.txn is None]
-                first = others = Outcome.LOST
-                if departure is Departure.STOPPED or (departure is Departure.LEFT and link.transactional):
-                    first = others = Outcome.RELEASED
-                elif departure is Departure.LEFT and link.has_decided:
-                    others = Outcome.RELEASED
-                    if undecided and self._forgives(undecided[0].message):
-                        first = others
-                elif departure is Departure.LEFT:
-                    others = Outcome.UNREAD
+                first = others = Outcome.LOST if departure is Departure.LOST else Outcome.RETURNED
+                if departure is Departure.LEFT and not (link.has_decided or link.transactional):
+                    first = Outcome.LOST
                 for each in undecided:
                     self._apply(each, first if each is undecided[0] else others)
         for link in links:
             if isinstance(link, Control):  # T13
                 for txn in self.txns.values():
                     if txn.control is link and txn.open:
-                        self._leave(txn)
-
-    def _forgives(self, message: Message) -> bool:
-        """D5: three times in a row."""
-        self.forgiven[message] = (self.forgiven[message] + 1) % 4
-        return self.forgiven[message] > 0
+                        self._leave(txn, fails=departure is not Departure.ENDED)
 
     # -- transactions
 
@@ -307,10 +293,12 @@ class Model:
         txn.timed_out = True
         self._roll_back(txn)
 
-    def _leave(self, txn: Txn) -> None:
-        """Its control link is gone (T13); a checkable transaction stays as it is (H2, H13)."""
+    def _leave(self, txn: Txn, *, fails: bool) -> None:
+        """Its control link is gone (T13); a checkable transaction stays as it is (H2, H13). ``fails``: what it has
+        retired (D5).
+        """
         if txn.group is None or txn.state == "rollback-only":
-            self._roll_back(txn)
+            self._roll_back(txn, fails=fails)
             return
         txn.state = "left"
         for each in txn.retired:
@@ -358,7 +346,6 @@ class Model:
         """The instance ends, and with it every connection."""
         for connection in sorted(self.connections):
             self._close(connection, departure)
-        self.forgiven.clear()
         for txn in self.txns.values():
             txn.timed_out = False
 
@@ -432,20 +419,20 @@ class Model:
             self._apply(each, each.outcome, txn)
         self._decided(txn, ACCEPTED)
 
-    def _roll_back(self, txn: Txn) -> None:
+    def _roll_back(self, txn: Txn, *, fails: bool = True) -> None:
         txn.state = "rolled-back"
         if not txn.empty and not (txn.entered and txn.op is not None):
             txn.op, txn.pending = "rollback", True
-        self._give_back(txn)
+        self._give_back(txn, fails=fails)
         self._decided(txn, RELEASED)
 
-    def _give_back(self, txn: Txn) -> None:
+    def _give_back(self, txn: Txn, *, fails: bool = True) -> None:
         for each in txn.retired:
             each.txn, each.last_txn = None, txn
             if each.done or not each.receiver.open:  # D5
-                self._apply(each, Outcome.LOST, txn)
+                self._apply(each, Outcome.LOST if fails else Outcome.RETURNED, txn)
             elif each.settled:  # T28
-                self._apply(each, Outcome.FAILED, txn)
+                self._apply(each, Outcome.FAILED if fails else Outcome.RETURNED, txn)
         txn.giving_back, txn.retired = txn.retired, []
 
     def _decided(self, txn: Txn, answer: str) -> None:
@@ -677,6 +664,7 @@ class Model:
         found = receiver.deliveries[step.place]
         found.done = found.closed = True
         found.message.delivery = None
+        found.message.stored = replace(found.message.stored, least=found.message.stored.written)
         self.came_back.add(receiver.queue)
         self._detach(receiver, INTERNAL_ERROR)
 
@@ -737,11 +725,15 @@ class Model:
             message.stored = Stored("nowhere")
         elif outcome is Outcome.REJECTED:
             self._die(message, WHY_REJECTED)
+        elif outcome is Outcome.RETURNED:
+            attempts = message.stored.most + 1
+            message.stored = replace(message.stored, least=attempts, most=attempts)
         elif outcome is not Outcome.RELEASED:
             # exact by now: a delivery has shown it
-            failures = message.stored.most + (outcome in FAILURES)
+            attempts = message.stored.most + (outcome in FAILURES)
+            failures = message.stored.failures + (outcome in FAILURES)
             marked = message.stored.marked or outcome is Outcome.MARKED
-            message.stored = Stored("queue", failures, failures, marked)
+            message.stored = Stored("queue", attempts, attempts, marked, failures=failures, written=attempts)
             wait = 0
             if outcome in (Outcome.LATER, Outcome.FAILED_LATER):
                 wait = policy.asked
@@ -762,7 +754,7 @@ class Model:
     def _die(message: Message, why: str) -> None:
         """At once, whatever the policy (D4)."""
         policy = POLICIES[message.queue]
-        message.letter = Letter(policy.address, message.stored.most, why, message.txn)
+        message.letter = Letter(policy.address, message.stored.failures, why, message.txn)
         message.letter_marked = message.stored.marked
         message.stored = Stored("dead")
 

@@ -63,11 +63,11 @@ KIND = {
     Outcome.FAILED_LATER: "modified",
     Outcome.GIVEN_UP: "modified",
     Outcome.LOST: "modified",
-    Outcome.UNREAD: "modified",
+    Outcome.RETURNED: "released",
 }
 FAILURES = (Outcome.FAILED, Outcome.FAILED_ELSEWHERE, Outcome.FAILED_LATER, Outcome.LOST)
 #: what no consumer says
-UNSAID = (Outcome.LOST, Outcome.UNREAD)
+UNSAID = (Outcome.LOST, Outcome.RETURNED)
 REFUSALS = (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE)
 #: what a consumer says with ``rejected``, as a dead letter tells it
 WHY_REJECTED = "amqp:internal-error: by the consumer"
@@ -94,11 +94,11 @@ Label = tuple[str, int]
 
 
 class Departure(Enum):
-    """How a link ends: its connection vanishes, or the service ends it; its client leaves; the service stops."""
+    """How a link ends: its connection vanishes; its client leaves; the service ends it, or stops."""
 
     LOST = "lost"
     LEFT = "left"
-    STOPPED = "stopped"
+    ENDED = "ended"
 
 
 @dataclass(eq=False)
@@ -148,7 +148,8 @@ class Listener(Link):
 @dataclass(frozen=True)
 class Stored:
     """``place``: "queue", "later" (its time has not come), "dead" (its letter is written or will be), or "nowhere".
-    ``least``, ``most``: attempts.
+    ``least``, ``most``: attempts. ``failures``: of these. ``written``: at least so many attempts are in the
+    store, which has the others with the next change of the row.
 
     ``marked``: a consumer's annotation is on it. ``wait``: hours until its time comes, when this was said.
     """
@@ -158,21 +159,28 @@ class Stored:
     most: int = 0
     marked: bool = False
     wait: int = 0
+    failures: int = 0
+    written: int = 0
+
+    def comes_as(self, count: int, marked: bool) -> bool:
+        """Whether it may be delivered so."""
+        return self.place == "queue" and self.least <= count <= self.most and self.marked is marked
 
     def holds(self, found: Stored) -> bool:
-        """Whether ``found``, in the store or delivered, is this."""
+        """Whether ``found``, in the store, is this."""
         if self.place != found.place or self.wait != found.wait:
             return False
         if self.place not in ("queue", "later"):
             return True
-        return self.least <= found.least <= self.most and self.marked is found.marked
+        attempts = self.written <= found.least <= self.most
+        return attempts and self.failures == found.failures and self.marked is found.marked
 
-    def survived(self, most_attempts: int, *, sent: bool) -> Stored:
-        """After a crash, which alone uses up no attempts; an entry that was not sent may count as sent (D5)."""
+    def survived(self, *, sent: bool) -> Stored:
+        """After a crash, which fails nothing; an entry that was not sent may count as sent (D5)."""
         if self.place != "queue":
             return self
-        least = max(self.least, min(self.least + 1, most_attempts - 1)) if sent else self.least
-        return replace(self, least=least, most=max(self.most, min(self.most + 1, most_attempts - 1)))
+        written = self.written + sent
+        return replace(self, least=written, most=self.most + 1, written=written)
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ class Outcome(Enum):
     FAILED_LATER = "failed-later"
     #: modified, asking for a delay level below 0: the dead letters
     GIVEN_UP = "given-up"
-    #: nothing: its consumer vanishes, or leaves with this one first; and those behind it, when it leaves
+    #: nothing: its consumer vanishes, or leaves with this one first; and all others that are not decided (D5)
     LOST = "lost"
-    UNREAD = "unread"
+    RETURNED = "returned"
 
     def __repr__(self) -> str:
         return str(self)

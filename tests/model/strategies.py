@@ -378,10 +378,7 @@ def imagine(model: Model, step: Step) -> None:
             model.seen(delivery, delivery.message.stored.least)
     elif isinstance(step, Crash):
         ops = {txn.number: txn.op for txn in model.txns.values() if txn.op is not None}
-        found = {
-            name: each.stored.survived(POLICIES[each.queue].most_attempts, sent=each.delivery is not None)
-            for name, each in model.messages.items()
-        }
+        found = {name: each.stored.survived(sent=each.delivery is not None) for name, each in model.messages.items()}
         found = {name: replace(each, most=each.least) for name, each in found.items()}
         halves = {
             txn.number: {number for _, number in txn.posts}

@@ -234,7 +234,7 @@ def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int,
     places = {(address(history, each.address), group(history, queue)): queue for queue, each in enumerate(POLICIES)}
     boxes = {(box(history, queue), ""): queue for queue in places.values()}
     rows = connection.execute(
-        f"""select a.name, g.name, e.attempts, e.failed, e.annotations, h.message,
+        f"""select a.name, g.name, e.attempts, e.failures, e.failed, e.annotations, h.message,
                    {_HOURS}
               from {SCHEMA}.address a
               join {SCHEMA}.consumer_group g on g.address_id = a.id
@@ -242,11 +242,12 @@ def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int,
              where a.name = any(%s) order by e.id""".encode(),
         [[name for name, _ in (*places, *boxes)]],
     ).fetchall()
-    for name, of, attempts, failed, added, message, hours in rows:
+    for name, of, attempts, failures, failed, added, message, hours in rows:
         if (name, of) not in places.keys() | boxes.keys():
             continue  # of a listener: what it hears shows what there was
         number = number_of(message)
-        state = State("later" if hours else "queue", attempts, attempts, marked(message, added), hours)
+        place = "later" if hours else "queue"
+        state = State(place, attempts, attempts, marked(message, added), hours, failures, attempts)
         if (name, of) in boxes:
             result.dead[boxes[name, of], number] = letter(history, message, txn_ids)
         elif failed is not None:

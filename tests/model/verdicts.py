@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.model.model import Model
-from tests.model.state import POLICIES, Departure, Receiver, Stored, Txn
+from tests.model.state import Departure, Receiver, Stored, Txn
 
 if TYPE_CHECKING:
     from tests.model import truth
@@ -42,13 +42,12 @@ def crashed(
     holding = {each.message.name: each for txn in undecided for each in txn.retired}
     for name, message in list(model.messages.items()):
         kept = name in holding
-        most = POLICIES[message.queue].most_attempts
         states = []
         changed_by = message.changed_by
         if message.before is None or changed_by is None or changed_by.op is not None:
-            states.append(message.stored.survived(most, sent=message.delivery is not None and not kept))
+            states.append(message.stored.survived(sent=message.delivery is not None and not kept))
         if message.before is not None and (changed_by is None or changed_by.op is None):
-            states.append(message.before[0].survived(most, sent=message.before[1] and not kept))
+            states.append(message.before[0].survived(sent=message.before[1] and not kept))
         now = found.get(name, Stored("nowhere"))
         if not any(state.holds(now) for state in states):
             wrong.append(f"message {name}: {now}, not one of {states}")
@@ -59,7 +58,7 @@ def crashed(
         if isinstance(link, Receiver):
             for each in link.deliveries:
                 each.done = each.closed = True
-    model.end_all(Departure.LOST)
+    model.end_all(Departure.ENDED)
     model.settled()
     return wrong
 

@@ -66,7 +66,7 @@ class Group:
     def came(self, *ids: int) -> None:
         """The answer; what it brought is consumed."""
         assert self.instance.answer is not None
-        rows = [(each, each, b"m", 0, 0, b"", False, 4, 0, KEY) for each in ids]
+        rows = [(each, each, b"m", 0, 0, b"", False, 4, 0, 0, KEY) for each in ids]
         self.instance.answer(Leased(rows, {KEY: len(ids)} if ids else {}, {}))
         self.group.ready.clear()
         self.queue.ready = 0

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
-from coordinator.outcomes import ACCEPTED, LOST, RELEASED, Outcome
-from coordinator.retirement import MOST_FORGIVEN, MOST_REMEMBERED, Departure, Retirement
+from coordinator.outcomes import ACCEPTED, FAILED, LOST, RELEASED, RETURNED, UNTRANSFERRED, Kind, Outcome
+from coordinator.retirement import Departure, Retirement
 from coordinator.transitions import COMMITTING, ENLISTED, ROLLED_BACK, SENT, TxnState
 
 
@@ -68,42 +68,53 @@ def test_an_outcome_that_settles_nothing_while_the_discharge_is_under_way(state:
     assert [each.condition for each in link.refusals] == [Condition.TXN_UNKNOWN_ID] * (state is ROLLED_BACK)
 
 
-def _left(retirement: Retirement, number: int, *, has_decided: bool) -> None:
-    """A client leaves the delivery of the entry ``number`` undecided, in order."""
-    link = Link()
-    link.default_outcome, link.departure, link.has_decided = None, Departure.LEFT, has_decided
-    queue: Any = SimpleNamespace(group_id=1)
-    entry = Entry(queue, number, number, b"x", 0, 0, b"")
-    entry.state = SENT
-    retirement.link_ended(link, [entry], dropped=False)
+def _retirement() -> tuple[Retirement, list[tuple[Outcome, bool]]]:
+    """With the outcomes that it settles, and whether each comes back behind others."""
+    outcomes: list[tuple[Outcome, bool]] = []
 
+    def add(entry: Entry, outcome: Outcome, event: object = None, *, behind_others: bool = False) -> None:
+        outcomes.append((outcome, behind_others))
 
-def _retirement() -> tuple[Retirement, list[Outcome]]:
-    """With the outcomes that it settles."""
-    outcomes: list[Outcome] = []
-    settlements: Any = SimpleNamespace(add=lambda entry, outcome, event=None: outcomes.append(outcome))
+    settlements: Any = SimpleNamespace(add=add)
     registry: Any = None
     return Retirement(registry, settlements), outcomes
 
 
-@pytest.mark.rule("D5", "D4")
-def test_what_is_left_again_and_again_behind_others_counts_in_the_end() -> None:
-    """As a message does that makes its consumers leave, each time behind one of a higher priority."""
-    retirement, outcomes = _retirement()
-    for _ in range(2 * MOST_FORGIVEN + 2):
-        _left(retirement, 1, has_decided=True)
-    assert outcomes == 2 * ([RELEASED] * MOST_FORGIVEN + [LOST])
-    _left(retirement, 1, has_decided=False)
-    assert outcomes[-1] == LOST
+_MODIFIED = Outcome(Kind.MODIFIED)
 
 
-@pytest.mark.rule("D5", "S4")
-def test_how_often_a_delivery_was_forgiven_is_known_of_the_latest() -> None:
+@pytest.mark.rule("D5", "P11")
+@pytest.mark.parametrize(
+    ("departure", "default", "decided", "wanted"),
+    [
+        (Departure.LOST, None, False, [LOST, LOST]),
+        (Departure.LOST, RELEASED, True, [LOST, LOST]),
+        (Departure.LEFT, None, False, [LOST, RETURNED]),
+        (Departure.LEFT, FAILED, False, [LOST, RETURNED]),
+        (Departure.LEFT, None, True, [RETURNED, RETURNED]),
+        (Departure.LEFT, RELEASED, False, [RELEASED, RELEASED]),
+        (Departure.LEFT, _MODIFIED, False, [RELEASED, RELEASED]),
+        (Departure.LEFT, ACCEPTED, False, [RETURNED, RETURNED]),
+        (Departure.ENDED, None, False, [RETURNED, RETURNED]),
+        (Departure.ENDED, FAILED, False, [RETURNED, RETURNED]),
+        (Departure.ENDED, RELEASED, False, [RELEASED, RELEASED]),
+    ],
+)
+@pytest.mark.parametrize("how", ["has_decided", "transactional"])
+def test_what_each_departure_makes_of_what_was_transferred(
+    departure: Departure, default: Outcome | None, decided: bool, how: str, wanted: list[Outcome]
+) -> None:
+    """What was not transferred is as before, and comes back behind what has failed. Among three the last was not."""
     retirement, outcomes = _retirement()
-    for number in range(2 * MOST_REMEMBERED):
-        _left(retirement, number, has_decided=True)
-    assert len(retirement._forgiven) == MOST_REMEMBERED
-    assert set(outcomes) == {RELEASED}
+    link, queue = Link(), cast(Any, SimpleNamespace(group_id=1))
+    link.default_outcome, link.departure = default, departure
+    setattr(link, how, decided)
+    entries = [Entry(queue, number, number, b"x", 0, 0, b"") for number in range(3)]
+    for entry in entries:
+        entry.state = SENT
+    retirement.link_ended(link, entries, unsent={entries[2]}, dropped=False)
+    failed = LOST in wanted
+    assert outcomes == [(each, failed) for each in (*wanted, UNTRANSFERRED)]
 
 
 @pytest.mark.rule("D5", "P11")

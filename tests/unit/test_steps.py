@@ -36,7 +36,9 @@ def form(request: pytest.FixtureRequest) -> Any:
     """The steps, by their names."""
     if request.param == "compiled":
         return request.getfixturevalue("compiled_part")["links._steps"]
-    return SimpleNamespace(**{name: getattr(steps, f"_{name}_in_python") for name in _STEPS})
+    return SimpleNamespace(
+        window=engine.session_window, **{name: getattr(steps, f"_{name}_in_python") for name in _STEPS}
+    )
 
 
 @pytest.fixture
@@ -306,3 +308,11 @@ def test_it_keeps_nothing(peer: Engine, form: Any) -> None:
         form.answer(delivery, engine.TRANSACTIONAL, _FIELDS, True)
         before = before or sys.getallocatedblocks()
     assert sys.getallocatedblocks() - before < 1000
+
+
+@pytest.mark.rule("P19")
+@pytest.mark.parametrize("window", [99, 7, 0, (1 << 32) - 1])
+def test_the_window_of_the_peer(peer: Engine, form: Any, window: int) -> None:
+    peer.hear(frame(Flow(**{**WINDOWS, "incoming_window": window})))
+    session = engine.link_session(peer.taking)
+    assert form.window(session) == engine.session_window(session) == window

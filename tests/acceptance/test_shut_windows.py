@@ -74,7 +74,7 @@ def test_it_gets_more_as_it_opens(begin: Begin, address: str, attached: Attached
     """By flows of the session, without a handle."""
     post(begin(), address, *_BODIES)
     shut = _shut(begin, address, attached)
-    found = []
+    found: list[object] = []
     for window in (1, 0, 3, 2, _COUNT):
         _opens(shut, window)
         found += [each.body for each in shut.take_many(min(window, _COUNT - len(found)))]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The revision that this version needs. Revisions are numbered: the greater is the newer.
-HEAD = "0038"
+HEAD = "0042"
 #: The oldest that there is.
 FIRST = "0001"
 

@@ -9,6 +9,11 @@ entries have ids and times of the commit, so that none comes late to what servic
 An entry becomes due at once, and the schedule (D7) gives it its place, as it does for entries that a process without an
 instance makes by a decision. The notice tells from when on there is something due: a commit may take long, too.
 
+Whether rows of the transaction wait for its commit is in a setting of its own, which a rollback to a savepoint takes
+back with them: a look into the outbox, in a transaction that is serializable, is one at what others write beside it,
+and one in twenty of them failed. Where an application resets it, its next post is taken for the first, too, and its
+trigger finds nothing to do.
+
 PostgreSQL commits one transaction with a notice at a time, so that each would have a flush of the disk to itself. One
 of those that are about to commit has the turn, and gives the notice; the others are found by the looks after it. What
 may be a ``prepare transaction`` gives one in any case: that is what PostgreSQL refuses it for.
@@ -114,7 +119,7 @@ create function {schema}.put_into_outbox(
 returns void language plpgsql set enable_seqscan = off as $$
 declare
   posted_to record;
-  first constant boolean := not exists (select from {schema}.outbox o where o.xid = pg_current_xact_id());
+  first constant boolean := current_setting('{schema}.posting', true) is distinct from pg_current_xact_id()::text;
   latest constant timestamptz := '{_LATEST}';
 begin
   if octet_length(message) > {MOST_OCTETS} then
@@ -139,6 +144,7 @@ begin
   end if;
   if first then
     set constraints {schema}.outbox_sent deferred;
+    perform set_config('{schema}.posting', pg_current_xact_id()::text, true);
   end if;
   insert into {schema}.outbox (put_off, address_id, message, available_at, expires_at, priority, message_group)
   values (case when first then 0 end, posted_to.id, message,
@@ -293,6 +299,7 @@ begin
      where o.xid = new.xid and o.number = posted.number for key share of g;
   end loop;
   delete from {schema}.outbox o where o.xid = new.xid;
+  perform set_config('{schema}.posting', '', true);
   if turn then
     perform pg_notify('{DUE}', {micros("first_due")});
   end if;

@@ -14,7 +14,7 @@ from store.application.outbox import TURN_LOCK
 from store.database import connected
 from store.embedded.server import EmbeddedServer
 from store.ids import HalfIds, UuidV7
-from tests.fix_application import post
+from tests.fix_application import Application, post, stored
 from tests.fix_service import PATIENCE
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME, WAIT_FOR_STANDBY, Truth, let_commits_wait
@@ -58,6 +58,23 @@ def test_commits_share_a_flush_of_the_disk(own_server: tuple[EmbeddedServer, str
     for each in applications:
         each.join()
     truth.close()
+
+
+@pytest.mark.parametrize("statement", ["select", "savepoint before", "reset all"])
+def test_serializable_transactions_that_post_beside_each_other_commit(database_url: str, statement: str) -> None:
+    make_queue(database_url)
+    beside: list[Application] = [psycopg.connect(database_url) for _ in range(3)]
+    for number, each in enumerate(beside):
+        each.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+        for part in ("first", "second"):
+            post(each, "orders", f"{part} of {number}")
+            each.execute(statement.encode())
+    for each in reversed(beside):
+        each.commit()
+    assert [b"first" in octets for octets in stored(beside[0])] == [True, False] * 3
+    assert beside[0].execute("select count(*) from coordinator.outbox").fetchone() == (0,)
+    for each in beside:
+        each.close()
 
 
 @pytest.mark.rule("X3")

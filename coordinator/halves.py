@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from coordinator.checkable import CheckTerms, OwnCheckTerms
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
-    from coordinator.transactions import Discharging
     from store.commit.batch import Batch
     from store.commit.checkable import Declared
     from store.commit.terms import Terms
@@ -312,6 +311,14 @@ class Overdue:
         log.error("an undecided transaction is not checked before its control link is gone", error=str(error))
 
 
+class Declaring(Protocol):
+    """The control link that declared it."""
+
+    @property
+    def number(self) -> int:
+        """Of its connection, at this instance; 0: it is gone."""
+
+
 class Left:
     """Unit: the control link of an undecided transaction is gone (H7), and what it has retired is the store's alone.
     ``held``: what it holds there. ``owner``: as of :class:`Overdue`.
@@ -319,7 +326,7 @@ class Left:
 
     __slots__ = ("_control", "_held", "_txn_id", "owner")
 
-    def __init__(self, txn_id: bytes, held: Sequence[Entry], owner: object, control: Discharging) -> None:
+    def __init__(self, txn_id: bytes, held: Sequence[Entry], owner: object, control: Declaring) -> None:
         self._txn_id = txn_id
         self._held = held
         self._control = control

@@ -149,6 +149,12 @@ KINDS: Final = {
         many="rows or messages have no key",
         meaning="Rows or messages without the key by which they are compared.",
     ),
+    "posted-in-sql": KindText(
+        title="Messages posted in SQL",
+        one="Messages at the addresses of a book by txn-id were posted in SQL",
+        many="books by txn-id have messages at their addresses that were posted in SQL",
+        meaning="Messages that applications posted in SQL have no txn-id: a book by txn-id says nothing of them.",
+    ),
     "unparsable-key": KindText(
         title="A key that cannot be read",
         one="A key cannot be read",

@@ -140,9 +140,15 @@ class StoreRows:
         return str(uuid.UUID(int=value))
 
     def half(
-        self, address: int, at: datetime, txn_id: str | None = None, message: bytes = b"\x00\x53\x75\xa0\x02{}"
+        self,
+        address: int,
+        at: datetime,
+        txn_id: str | None = None,
+        message: bytes = b"\x00\x53\x75\xa0\x02{}",
+        *,
+        slot: int = 1,
     ) -> int:
-        number = id_at(at) + (1 << 12) + self._next("half") % 4096
+        number = id_at(at) + (slot << 12) + self._next("half") % 4096
         self.rows["half"].append(
             {"id": number, "txn_id": txn_id, "address_id": address, "message": message, "posted_at": at}
         )

@@ -24,7 +24,14 @@ from pyspark.sql.types import (
 from spark.books.description import BookDescription
 from spark.books.numbers import FRACTION, as_number, digits_behind_point
 from spark.books.rows import Book, judged_row, usable
-from spark.books.unusable import repeated_messages, repeated_rows, unusable_messages, unusable_rows
+from spark.books.unusable import (
+    messages_in_sql,
+    posted_in_sql,
+    repeated_messages,
+    repeated_rows,
+    unusable_messages,
+    unusable_rows,
+)
 from spark.finding import HALF, Case, findings, shown
 from spark.period import Period
 
@@ -51,6 +58,8 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         marks=keyed_marks,
     )
     committed = marks.where(f.col("judged") & (f.col("state") == "committed") & f.col("half_id").isNotNull())
+    by_txn_id = book.description.by_txn_id
+    with_key = committed.where(~posted_in_sql()) if by_txn_id else committed
     found = [
         findings(comparison.judged_rows(), seen_at, comparison.lost(), comparison.undecided()),
         findings(
@@ -61,9 +70,11 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         ),
         unusable_rows(book.name, rows, seen_at),
         repeated_rows(book.name, keyed_rows, seen_at),
-        unusable_messages(book.description, committed, seen_at),
+        unusable_messages(book.description, with_key, seen_at),
         repeated_messages(book.description, committed, seen_at),
     ]
+    if by_txn_id:
+        found.append(messages_in_sql(book.description, committed, seen_at))
     return reduce(DataFrame.unionByName, found)
 
 

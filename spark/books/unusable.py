@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from spark.books.description import BookDescription, Description
 from spark.books.rows import usable
 from spark.finding import HALF, Case, findings, shown
+from store.ids import OUTBOX, SLOTS
 
 
 def unusable_rows(name: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
@@ -126,6 +127,30 @@ def unusable_messages(
         _without_key(book.name, "unparsable-key", unparsable, f.col("problem"), about),
         _without_key(book.name, "null-key", missing, f.lit(f"no {book.message_key}"), about),
     )
+
+
+def posted_in_sql() -> Column:
+    """Of a message: its id says that the database made it, of what an application posted in SQL (X2)."""
+    slot = f.shiftright("half_id", 12).bitwiseAND(SLOTS - 1)
+    return f.col("txn_id").isNull() & (slot == OUTBOX)
+
+
+def messages_in_sql(book: Description, messages: DataFrame, seen_at: datetime) -> DataFrame:
+    """One finding of all messages that were posted in SQL: a book by txn-id can say nothing of them."""
+    told = messages.where(posted_in_sql()).agg(f.count("*").alias("messages"), f.min("half_id").alias("first"))
+    note = Case(
+        kind="posted-in-sql",
+        severity="note",
+        where=f.col("messages") > 0,
+        detail=f.format_string(
+            f"book {book.name}: %d messages were posted in SQL, have no txn-id, and were compared with nothing; the"
+            " first is %d",
+            "messages",
+            "first",
+        ),
+        suggested_repair="none; a book by a key of the messages (message_key = 'message-id') compares them, too",
+    )
+    return findings(told, seen_at, note)
 
 
 def repeated_messages(book: BookDescription, committed: DataFrame, seen_at: datetime) -> DataFrame:

@@ -21,6 +21,7 @@ from spark.finding import LONGEST_SHOWN
 from spark.keeping import keeping
 from spark.period import Period
 from spark.reconcile import _keep_book
+from store.ids import OUTBOX
 from tests.fix_findings import Quiet
 from tests.fix_shop import AT, BOOK, SCHEMA, Shop, compare, describe_text
 
@@ -73,6 +74,8 @@ def test_a_book_by_txn_id_in_a_csv_file(spark: SparkSession, tmp_path: Path) -> 
     shop.store.undecided(plain_waiting, AT, producer_group=None)
     rolled_back = shop.store.uuid_v7(AT)
     shop.store.decide(rolled_back, "rollback", AT, 1, reason="client")
+    in_sql = [shop.store.half(shop.orders, AT, slot=OUTBOX) for _ in range(2)]
+    outside = shop.store.half(shop.orders, AT)
     lines = ["txn,at,state"]
     for txn in (paid, waiting.replace("-", ""), plain_waiting.upper(), rolled_back, "no-uuid", ""):
         lines.append(f"{txn},{AT.isoformat()},done")
@@ -109,8 +112,14 @@ def test_a_book_by_txn_id_in_a_csv_file(spark: SparkSession, tmp_path: Path) -> 
             ("null-key", None, None): 1,
             ("unclear-row", None, None): 2,
             ("time-without-zone", None, None): 1,
+            ("null-key", None, outside): 1,
+            ("posted-in-sql", None, None): 1,
         }
     )
+    (in_no_txn,) = (row for row in findings if row["kind"] == "posted-in-sql")
+    assert in_no_txn["severity"] == "note"
+    said = "2 messages were posted in SQL, have no txn-id, and were compared with nothing; the first is"
+    assert in_no_txn["detail"] == f"book tills: {said} {in_sql[0]}"
     (without,) = (row for row in findings if row["kind"] == "time-without-zone")
     assert "book tills, column at: 2 times have no zone and were taken for UTC, the first of key " in without["detail"]
     assert without["severity"] == "note"

@@ -201,9 +201,10 @@ class Start:
         errors = (self.folder / f"errors-{len(self.running)}").open("w+", encoding="utf-8")
         command = [sys.executable, "-c", self.python, *arguments, "--master", master or self.cluster.master]
         names = ("SPARK_LOCAL_IP", "SPARK_CONF_DIR", "TMPDIR", "SPARK_LOCAL_DIRS")
+        java = str(Path(self.cluster.env["COORDINATOR_JAVA"]).parents[1])
         process = subprocess.Popen(
             [*command, "--credentials", str(file or self.credentials)],
-            env={**environment(**{name: self.cluster.env[name] for name in names}), **(env or {})},
+            env={**environment(JAVA_HOME=java, **{name: self.cluster.env[name] for name in names}), **(env or {})},
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -210,7 +210,7 @@ class Posting(Incoming):
     def rejected_in(self, delivery: engine.Pointer, txn: Transaction, refusal: Refusal) -> None:
         if not self._rejects:
             if txn.open:
-                txn.refuse(refusal)  # T23: the client has not heard of this post when it commits
+                txn.refuse(refusal)  # T23: also where a refused post is not to end it, as no outcome names this one
             self.rejected(delivery, refusal)
             return
         tag = None if self.relay is None else engine.tag_of(delivery)

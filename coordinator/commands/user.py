@@ -59,7 +59,7 @@ def add(
     from store.errors import UserExists
 
     name = user_name(name)
-    if name != name.strip():  # nobody sees them, and another user may have the name without them
+    if name != name.strip():  # they are not seen, and another user may have the name without them
         fail("this can be no name of a user: it begins or ends with a space", 2)
     if without_password and password_file is not None:
         fail("--without-password: a password is given too; leave one out", 2)

@@ -38,7 +38,7 @@ def retired(named: bytes, *, settled: bool = True, state: TxnState = COMMITTING)
     txn: Any = SimpleNamespace(id=b"one", state=state)
     entry.txn, entry.outcome, entry.state = txn, ACCEPTED, ENLISTED
     settlements: Any = None
-    owner: Any = SimpleNamespace(user=None)
+    owner: Any = SimpleNamespace(user_id=None)
     Retirement(registry, settlements).retire(link, owner, entry, named, RELEASED, settled)
     return entry, link
 

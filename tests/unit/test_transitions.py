@@ -323,7 +323,7 @@ def _outcome(entry: Entry, its: SimpleNamespace) -> None:
 
 
 def _retire(entry: Entry, its: SimpleNamespace) -> None:
-    its.retirement.retire(its.link, SimpleNamespace(user=None), entry, its.txn.id, ACCEPTED, False)
+    its.retirement.retire(its.link, SimpleNamespace(user_id=None), entry, its.txn.id, ACCEPTED, False)
 
 
 def _lost(entry: Entry, its: SimpleNamespace) -> None:

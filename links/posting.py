@@ -266,7 +266,6 @@ class Posting(Incoming):
     def settled_later(self, delivery: engine.Pointer) -> None:
         if delivery in self._awaited and engine.delivery_settled(delivery):
             self._settle_awaited(delivery)
-            self._top_up_late()
 
     def _unsettled(self) -> int:
         return len(self._awaited)
@@ -275,6 +274,7 @@ class Posting(Incoming):
         self.connection.service.memory.unread -= self._awaited.pop(delivery)
         engine.delivery_settle(delivery)
         self.connection.mark()
+        self._top_up_late()
 
     def parked(self, octets: int) -> None:
         self.connection.parked.add(octets)

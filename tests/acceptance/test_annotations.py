@@ -107,7 +107,8 @@ def test_annotations_that_an_older_version_has_stored(begin: Begin, address: str
     stored = types.encode(marks(0, 18_000), large=True)
     changed = ask(
         "update coordinator.entry e set annotations = %s, attempts = 14, failures = 14 "
-        "from coordinator.consumer_group g join coordinator.address a on a.id = g.address_id where e.group_id = g.id and a.name = %s returning 1",
+        "from coordinator.consumer_group g join coordinator.address a on a.id = g.address_id "
+        "where e.group_id = g.id and a.name = %s returning 1",
         stored,
         address,
     )

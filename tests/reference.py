@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, TypeVar
 
 import typer.main
@@ -92,8 +93,8 @@ def _default(value: object) -> str:
 def command_line_page() -> str:
     lines = ["# Command line", "", _WRITTEN, ""]
     lines += [
-        "Exit status: 0 done; 1 it could not be done (the error says why); 2 the command or a setting is wrong, or "
-        "what it has to say cannot be written to the standard output.",
+        "Exit status: 0 done; 1 it could not be done (the error says why); 2 the command or a setting is wrong, or what it",
+        "has to say cannot be written to the standard output.",
         "",
     ]
     # Of the version of click that typer comes with; it has no types of its own.
@@ -105,7 +106,8 @@ def command_line_page() -> str:
         lines += [f"## {usage}", "", *(command.help or "").strip().splitlines(), ""]
         for each in options:
             value = "" if each.is_flag else f" {_metavar(each)}"
-            lines.append(f"- `{each.opts[0]}{value}`: {each.help}")
+            item = f"- `{each.opts[0]}{value}`: {each.help}"
+            lines += wrap(item, 120, subsequent_indent="  ", break_on_hyphens=False)
         if options:
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"

@@ -80,3 +80,15 @@ def test_functions_that_the_traps_name_are_there() -> None:
     named = [(module, name) for module, name in _MEMBER.findall(page) if (ROOT / "links" / f"{module}.py").exists()]
     assert named
     assert [(module, name) for module, name in named if name not in _names(ROOT / "links" / f"{module}.py")] == []
+
+
+def test_prose_is_no_wider_than_code() -> None:
+    """Tables and code stand as they are."""
+    wide = []
+    for page in [*_PAGES, *sorted((ROOT / "examples").glob("*/README.md")), ROOT / "CHANGELOG.md"]:
+        fenced = False
+        for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
+            fenced ^= line.lstrip().startswith("```")
+            if len(line) > 120 and not fenced and not line.startswith(("|", "    ", "```")):
+                wide.append(f"{page.relative_to(ROOT)}:{number}")
+    assert wide == []

@@ -93,8 +93,8 @@ def _default(value: object) -> str:
 def command_line_page() -> str:
     lines = ["# Command line", "", _WRITTEN, ""]
     lines += [
-        "Exit status: 0 done; 1 it could not be done (the error says why); 2 the command or a setting is wrong, or what it",
-        "has to say cannot be written to the standard output.",
+        "Exit status: 0 done; 1 it could not be done (the error says why); 2 the command or a setting is wrong, or",
+        "what it has to say cannot be written to the standard output.",
         "",
     ]
     # Of the version of click that typer comes with; it has no types of its own.

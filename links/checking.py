@@ -99,11 +99,17 @@ class Checking(Delivering):
         room = min(self.credit, _MOST_UNSETTLED - len(self.unsettled)) - self.coming
         if room <= 0 or self._starved:
             return 0
-        if self._backlogged():
+        if self._backlogged() or not (window := self._window()):  # H9: what is not sent is no check
             self._starved = True
             self.connection.starved[self] = None
             return 0
-        return 0 if self._held_back() else room
+        return 0 if self._held_back() else min(room, window)
+
+    def _window(self) -> int:
+        """How many checks the session's window lets through."""
+        if engine.session_outgoing_bytes(self.session):
+            engine.transport_pending(self.connection.transport)  # it makes its frames
+        return steps.window(self.session)
 
     def send(self, due: Due, octets: bytes) -> None:
         delivery = steps.outgoing_delivery(self.pointer, b"check %d" % next(_tags))

@@ -172,8 +172,8 @@ class Consuming(Outgoing):
     def send(self, entry: Entry) -> bool:
         try:
             delivery = self._deliver(entry)
-        except TooLarge:
-            self._leave_to_others(entry)
+        except TooLarge as error:
+            self._leave_to_others(entry, error.args[0])
             return True
         output = self.connection.output
         if self.presettled and not entry.whole:
@@ -190,8 +190,10 @@ class Consuming(Outgoing):
             return False
         return self._large is None and not 0 < self._frame < entry.size
 
-    def _leave_to_others(self, entry: Entry) -> None:
-        """It is larger than the peer takes: as if the peer had said that it is undeliverable here."""
+    def _leave_to_others(self, entry: Entry, size: int) -> None:
+        """It is larger than the peer takes: as if the peer had said that it is undeliverable here. ``size``: octets of
+        its delivery.
+        """
         if not self._left_some:
             self._left_some = True
             log.warning(
@@ -200,7 +202,7 @@ class Consuming(Outgoing):
                 address=printable(self._address.name, _LONGEST_NAME),
                 link=printable(self.name, _LONGEST_NAME),
                 half=entry.half_id,
-                size=entry.whole or entry.size,
+                size=size,
                 most=self._most_octets,
             )
         entry.link = self

@@ -133,7 +133,7 @@ class Outgoing(Delivering):
             # a large one with all that the service may add to it
             size = entry.whole + len(entry.annotations) + _MOST_ADDED if entry.whole else len(octets)
             if size > self._most_octets:
-                raise TooLarge
+                raise TooLarge(size)
         tag = self._store_prefix + b"%d" % entry.id
         if entry.whole:
             delivery = steps.outgoing_delivery(pointer, tag)

@@ -385,7 +385,7 @@ def _facts_of_entries(entry: DataFrame, now: datetime, instances: Collection[int
         "half_id",
         "group_id",
         f.lit(1).alias("entries"),
-        f.col("attempts").cast("int").alias("attempts"),
+        f.col("failures").cast("int").alias("attempts"),
         f.when(marks.left(instances), f.col("lease")).alias("left"),
         *((waits == kind).cast("int").alias(kind) for kind in ("ready", *marks.waiting(now))),
     )

@@ -87,7 +87,7 @@ def of_entry(now: datetime, instances: Collection[int]) -> Column:
     mark = f.lit(_accounted("ready"))
     for kind, condition in reversed(waiting(now).items()):
         mark = f.when(condition, f.lit(_accounted(kind))).otherwise(mark)
-    attempts = f.least(f.col("attempts").cast("long"), f.lit(MOST_ATTEMPTS))
+    attempts = f.least(f.col("failures").cast("long"), f.lit(MOST_ATTEMPTS))
     return mark + f.shiftleft(attempts, _ATTEMPTS) + f.when(left(instances), f.lit(_LEFT)).otherwise(f.lit(0))
 
 

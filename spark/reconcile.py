@@ -46,7 +46,7 @@ from spark.survey import Survey, Tables
 #: What is read of each large table; messages are read for the books alone.
 _COLUMNS: Final = {
     "op": "id_high,id_low,decision,reason,posted,half_ids,group_ids,decided_at",
-    "entry": "group_id,id,half_id,lease,attempts,priority,acquired,message_group,available_at,failed",
+    "entry": "group_id,id,half_id,lease,failures,priority,acquired,message_group,available_at,failed",
     "half": "id,txn_id_high,txn_id_low,address_id,posted_at",
 }
 #: Of the store's large tables as PostgreSQL has them; a task aggregates and joins so much in some hundred megabytes.

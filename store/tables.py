@@ -941,7 +941,7 @@ end $$""",
     # Clients can use up ids of addresses and groups, by dynamic nodes and by subscriptions that end with their link. So
     # each id comes again, unless one has it still, or its name is remembered, as it is while a message may name it.
     f"""
-create function {SCHEMA}.free_id() returns trigger language plpgsql as $$
+create function {SCHEMA}.free_id() returns trigger language plpgsql set enable_seqscan = off as $$
 begin
   while case tg_table_name
     when 'address' then exists (select from {SCHEMA}.address a where a.id = new.id)

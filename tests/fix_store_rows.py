@@ -196,7 +196,8 @@ class StoreRows:
             "id": half,
             "half_id": half,
             "lease": 0,
-            "attempts": 0,
+            "attempts": values.get("failures", 0),
+            "failures": 0,
             "priority": 4,
             "acquired": False,
             "available_at": None,
@@ -275,12 +276,12 @@ class StoreRows:
             # a group that has had later ones has had it, too; after an hour it must have, and the run may end late
             self.entry(group, half, acquired=at < NOW - timedelta(minutes=5))
         elif chance < 0.96:
-            self.entry(group, half, lease=1, attempts=self.random.choice((0, 0, 1, 3)))
+            self.entry(group, half, lease=1, failures=self.random.choice((0, 0, 1, 3)))
         elif chance < 0.98:
-            self.entry(group, half, available_at=NOW + timedelta(hours=1), attempts=1)
+            self.entry(group, half, available_at=NOW + timedelta(hours=1), failures=1)
         else:
             self.op("reject", at + timedelta(seconds=1), covers=covers, reason="app:bad-order")
-            self.entry(group, half, failed="app:bad-order", attempts=1)
+            self.entry(group, half, failed="app:bad-order", failures=1)
 
     def _dead_letters(self, group: int) -> int:
         found = next(row for row in self.rows["consumer_group"] if row["id"] == group)

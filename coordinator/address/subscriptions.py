@@ -52,8 +52,9 @@ class Subscriptions:
         self._queues = queues
         #: groups (address, name) that links are about to join
         self._joining: Counter[tuple[int, str]] = Counter()
-        #: groups that have ended, and may be in the store still: the commit of an application may hold them
-        self._ending: set[tuple[int, str]] = set()
+        #: groups that have ended, and may be in the store still, with their ids: the commit of an application may hold
+        #: them
+        self._ending: dict[tuple[int, str], int] = {}
 
     def join(
         self,
@@ -120,9 +121,16 @@ class Subscriptions:
         self, name: str, after: int, user: str | None, found: Callable[[tuple[int, str] | StoreError | None], None]
     ) -> None:
         """The group and the topic of the next lasting subscription of this name that is not another user's; None where
-        there is none. ``after``: the group of the one that was found before, or 0.
+        there is none. ``after``: the group of the one that was found before, or 0. One that has ended is none.
         """
-        consumer_groups.subscription_of(self._instance.queries, name, after, found, user=user)
+
+        def looked(answer: tuple[int, str] | StoreError | None) -> None:
+            if isinstance(answer, tuple) and answer[0] in self._ending.values():
+                self.find(name, answer[0], user, found)
+            else:
+                found(answer)
+
+        consumer_groups.subscription_of(self._instance.queries, name, after, looked, user=user)
 
     def remove(self, address: Address, queue: Queue, *, lasting: bool = False) -> None:
         """Remove the group with its entries, once all transactions that retire its deliveries are decided. ``lasting``:
@@ -136,8 +144,8 @@ class Subscriptions:
         if queue in address.subscriptions:
             address.subscriptions.remove(queue)
         self._queues.by_group.remove(queue)
-        self._ending.add((address.id, queue.name))
         key = address.id, queue.name
+        self._ending[key] = queue.group_id
         remove_behind(self._instance, lambda: self._remove(queue, key, lasting=lasting))
 
     def _remove(self, queue: Queue, key: tuple[int, str], *, lasting: bool, held: bool = False) -> None:
@@ -152,7 +160,7 @@ class Subscriptions:
                 return
             if lasting and held:
                 consumer_groups.remember(self._instance.queries, queue.group_id)
-            self._ending.discard(key)
+            self._ending.pop(key, None)
             if gone is True:
                 drop_entries(self._instance, [queue.group_id])
 

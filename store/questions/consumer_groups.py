@@ -121,14 +121,14 @@ DROP_ENTRIES = Query(
         dropped as (
           delete from {SCHEMA}.entry e using picked p
            where e.group_id = any(array[p.group_id]) and e.id = p.id
-          returning e.half_id, e.group_id, e.id),
+          returning e.half_id, e.group_id),
         decided as (
           insert into {SCHEMA}.op (id, decision, reason, half_ids, group_ids, instance_id)
           select $1::uuid, 'purge', '{REMOVED}', array_agg(half_id), array_agg(group_id), $3::int4 from dropped
           having count(*) > 0)
-        select count(*), exists (
-                 select from removed r join {SCHEMA}.entry e on e.group_id = any(array[r.id])
-                  where not exists (select from dropped d where d.id = e.id))
+        select count(*), count(*) < (select count(*) from (
+                 select from removed r cross join lateral (
+                   select from {SCHEMA}.entry e where e.group_id = any(array[r.id]) limit 1001) e) there)
           from dropped""",
     _dropped,
     again=False,

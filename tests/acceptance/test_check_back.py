@@ -277,6 +277,22 @@ def test_a_checker_that_reads_nothing_is_sent_no_more(begin: Begin, address: str
     assert {told_by(link.take())["x-opt-check-count"] for _ in range(count)} == {1}
 
 
+@pytest.mark.rule("H9", "P5")
+def test_a_checker_whose_window_is_shut_is_sent_none(
+    begin: Begin, address: str, ask: Ask, service: Service, planted: Plant
+) -> None:
+    """What the window does not let through is no check; it comes as the window opens."""
+    session = begin().peer.begin(incoming_window=0)
+    link = checker(session, address, credit=0)
+    link.credit(50)
+    session.sync()
+    txn = planted(address, address, data(b"x"))
+    fence(begin(), address, service)
+    assert checks_of(ask, txn) == 0
+    session.flow(next_incoming_id=session.next_incoming_id, incoming_window=10)
+    assert told_by(link.take())["x-opt-check-count"] == 1
+
+
 def fence(session: Session, address: str, service: Service) -> None:
     """A check of another group, and its count: what the looks before have taken was sent and counted by then, or given
     back.

@@ -230,7 +230,7 @@ def test_an_operator_sees_them_and_posts_them_elsewhere(
     (letter,) = [each for each in shown if each["txn_id"] == str(uuid.UUID(bytes=txn))]
     assert letter["original_address"] == f"{address}-orders"
     assert (letter["producer_group"], letter["check_count"]) == (address, 15)
-    assert " producer_group " in service.cli("dead-letters", "show", ADDRESS).splitlines()[0]
+    assert " producer-group " in service.cli("dead-letters", "show", ADDRESS).splitlines()[0]
     lived = json.loads(service.cli("history", str(letter["id"]), "--json"))
     assert letter["id"] in [each["message"] for each in lived["events"]]
     one = ("dead-letters", "replay", ADDRESS, str(letter["id"]))

@@ -18,7 +18,10 @@ from tests.wire.types import Raw, Symbol
 
 pytestmark = pytest.mark.rule("D4")
 
-_SHOWN = {"id", "since", "size", "original_address", "original_id", "delivery_count", "last_error", "txn_id"}
+_SHOWN = {"id", "since", "size", "original_address", "original_id", "delivery_count", "last_error", "txn_id"} | {
+    "producer_group",
+    "check_count",
+}
 
 
 def _bury(session: Session, source: str, count: int, *, description: str = "bad") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.codec.message import first_delivery
 from tests.fix_check_back import Plant
 from tests.fix_service import Service
 from tests.fix_wire import Begin
@@ -14,7 +15,8 @@ from tests.wire.types import Described
 
 LARGE = 300_000
 WHOLE = data(b"x" * 100)
-MOST = len(WHOLE)
+#: with the header that says that it is the first delivery
+MOST = len(first_delivery(WHOLE))
 
 
 @pytest.mark.rule("P2", "P11")

@@ -143,7 +143,7 @@ def test_the_inbox_of_the_store_needs_no_file(spark: SparkSession, database_url:
     # the same key in another group
     lost.append(consumed(orders, orders, "orders", "p-1", 4, done=False))
     half = posted(rows, orders, "o-2", AT)
-    rows.entry(orders, half, attempts=1)
+    rows.entry(orders, half, failures=1)
     inbox += [("orders", "o-2", AT + timedelta(minutes=3)), ("till", "o-1", AT), ("till", "o-2", AT)]
     rows.write(database_url)
     with psycopg.connect(database_url) as connection, connection.cursor() as cursor:

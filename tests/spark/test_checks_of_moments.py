@@ -83,7 +83,7 @@ def _not_stuck(rows: StoreRows) -> None:
     waits(queue("fifo"), message_group=7)
     waits(queue("given back"), acquired=True)
     waits(queue("delayed"), available_at=NOW + timedelta(hours=1))
-    waits(queue("failed"), failed="app:bad-order", attempts=1)
+    waits(queue("failed"), failed="app:bad-order", failures=1)
     # held by the only instance, which has read the group up to there
     held = queue("held")
     (group,) = rows.groups_of(held, NOW)

@@ -94,7 +94,7 @@ class Billing:
         # written, and killed before the accept; redelivered a moment ago
         key = self.key()
         half = self.posted(key, NOW - timedelta(minutes=1))
-        self.store.entry(self.group, half, attempts=1)
+        self.store.entry(self.group, half, failures=1)
         self.row(key, NOW - timedelta(seconds=30))
         # accepted a moment ago, and not yet written
         self.accepted(self.posted(self.key(), NOW - timedelta(minutes=1)), NOW - timedelta(seconds=50))
@@ -172,7 +172,7 @@ class Billing:
             if decision:
                 self.accepted(half, decision=decision)
             else:
-                self.store.entry(self.group, half, attempts=1)
+                self.store.entry(self.group, half, failures=1)
             self.row(key)
             self.expect("processed-not-consumed", "warning", half)
         # of another group it was; this one has nothing

@@ -34,12 +34,12 @@ def test_where_a_pair_in_order_waits_is_read_from_its_marks(spark: SparkSession)
         ("scheduled", 0, 1, NOW.replace(year=NOW.year + 1), None),
         ("failing", 7, 2, NOW.replace(year=NOW.year + 1), "app:bad-order"),
     ]
-    schema = "kind string, lease int, attempts smallint, available_at timestamp, failed string"
-    rows = spark.createDataFrame(entries, schema).select("kind", "attempts", marks.of_entry(NOW, {7}).alias("m"))
+    schema = "kind string, lease int, failures smallint, available_at timestamp, failed string"
+    rows = spark.createDataFrame(entries, schema).select("kind", "failures", marks.of_entry(NOW, {7}).alias("m"))
     for row in rows.collect():
         found = marks.unpacked(marks.EXPECTED + row["m"])
         assert found == marks.InOrder(
-            accounted=row["kind"], failed_attempts=0, attempts=min(row["attempts"], marks.MOST_ATTEMPTS)
+            accounted=row["kind"], failed_attempts=0, attempts=min(row["failures"], marks.MOST_ATTEMPTS)
         )
 
 

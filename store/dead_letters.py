@@ -50,14 +50,13 @@ class Box:
 @dataclass(frozen=True, kw_only=True)
 class Stored:
     """A dead letter. ``id``: of its entry, where all else calls it by its ``half_id``; ``head``: the message, or its
-    beginning; ``size`` in octets; ``annotations``: those of the entry, an encoded map.
+    beginning; ``size`` in octets.
     """
 
     id: int
     half_id: int
     head: bytes
     size: int
-    annotations: bytes | None
 
     @property
     def since(self) -> datetime:
@@ -128,14 +127,13 @@ def letters(connection: Connection, group: int, *, above: int = 0, most: int = C
     return [Stored(**row._mapping) for row in rows]
 
 
-def _letters(group: int) -> Select[tuple[int, int, bytes, int, bytes | None]]:
+def _letters(group: int) -> Select[tuple[int, int, bytes, int]]:
     return (
         select(
             entry.c.id,
             entry.c.half_id,
             func.substr(half.c.message, 1, HEAD_OCTETS).label("head"),
             func.octet_length(half.c.message).label("size"),
-            entry.c.annotations,
         )
         .join(half, half.c.id == entry.c.half_id)
         .where(entry.c.group_id == group)

@@ -291,18 +291,14 @@ def set_aside(
     connection: Connection, mark: bytes, at: datetime, address: str, most: int, archive: Archived
 ) -> list[Message]:
     """The first ``most`` messages that an instance wrote about ``at`` to ``address`` and whose annotations have
-    ``mark``; before 0028 it was their entries that had them.
+    ``mark``.
     """
     low, high = max(0, id_at(at - SLACK)), id_at(at + SLACK)
-    beside = f"""select e.half_id from {SCHEMA}.address b join {SCHEMA}.consumer_group g on g.address_id = b.id
-                   join {SCHEMA}.entry e on e.group_id = g.id
-                  where b.name = :address and e.half_id >= :low and e.half_id < :high
-                    and position(cast(:mark as bytea) in e.annotations) > 0"""
     live = _messages(
         connection,
         f"""h.id >= :low and h.id < :high and coalesce(a.name, r.name) = :address
             and h.id >> 12 & 1023 <> {ADMINISTRATION}
-            and (position(cast(:mark as bytea) in substr(h.message, 1, {FRONT_OCTETS})) > 0 or h.id in ({beside}))
+            and position(cast(:mark as bytea) in substr(h.message, 1, {FRONT_OCTETS})) > 0
           order by h.id limit :most""",
         **{"low": low, "high": high, "mark": mark, "address": address, "most": most},
     )

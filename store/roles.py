@@ -62,7 +62,7 @@ end $$"""
 
 def statements(role: str) -> list[str]:
     """What :data:`SERVICE` or :data:`READER` is granted, for the owner of the store to run; the first takes back what
-    an earlier version has granted.
+    was granted before.
     """
     begin = [
         f"revoke all on all tables in schema {SCHEMA} from {role}",

@@ -259,7 +259,7 @@ op = Table(
     Column("id", Uuid, primary_key=True),
     Column("decision", Text, nullable=False),
     # The transaction in which a delivery got another outcome than accepted. Commit and rollback have it as their id: it
-    # is here again where another than its client has decided, and in rows of before schema 0032.
+    # is here again where another than its client has decided.
     Column("txn_id", Uuid),
     Column("reason", Text),
     # Halves the transaction posted (0 where it only retired); null on the ops of deliveries.
@@ -541,7 +541,7 @@ heartbeat = Table(
     # all versions that the beats have left.
     Column("instance_id", Integer, ForeignKey(instance.c.id, ondelete="CASCADE"), primary_key=True),
     Column("beaten_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # Of the batch that was under way then, over all its attempts; 0: none was. Null: an earlier version beats.
+    # Of the batch that was under way then, over all its attempts; 0: none was. Null: it has not beaten yet.
     Column("commit_waits_seconds", REAL),
     # The SQLSTATE with which the database refused that batch last; empty: it has not. Null as above.
     Column("commit_refused_with", Text),
@@ -636,7 +636,7 @@ user_account = Table(
     Column("disabled_at", DateTime(timezone=True)),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
     # No other user ever has it, none of the same name either: txn-ids are checked with it, and subscriptions belong to
-    # it. Of users that were made before schema 0040 it is their name.
+    # it.
     Column("id", Text, nullable=False, unique=True, server_default=text("gen_random_uuid()::text")),
 )
 

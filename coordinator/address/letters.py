@@ -33,7 +33,7 @@ ORIGINAL_ADDRESS = "x-opt-original-address"
 ORIGINAL_ID = "x-opt-original-id"
 DELIVERY_COUNT = "x-opt-delivery-count"
 LAST_ERROR = "x-opt-last-error"
-#: 16 octets, as in a check; letters of earlier versions have a uuid
+#: 16 octets, as in a check
 TXN_ID = "x-opt-txn-id"
 #: of what no checker has answered
 PRODUCER_GROUP, CHECK_COUNT = "x-opt-producer-group", "x-opt-check-count"
@@ -46,8 +46,8 @@ _SECTION_BEGIN = 3
 
 
 class Story(NamedTuple):
-    """What the annotations of a dead letter say; None: nothing that can be read. A client of an earlier version may
-    have posted the letter: an address is one that can be, and an error is cut.
+    """What the annotations of a dead letter say; None: nothing that can be read. Clients post to this address, too: an
+    original address is one that can be, and an error is cut.
     """
 
     original_address: str | None = None
@@ -64,19 +64,9 @@ def read_story(head: bytes) -> Story:
     section = b""
     with suppress(DecodeError):
         section = front_of(head).annotations
-    return _told(section, _SECTION_BEGIN)
-
-
-def told_beside(annotations: bytes) -> Story:
-    """The same of what no checker had answered before 0028: its entry has it beside the message, an encoded map."""
-    return _told(annotations, 0)
-
-
-def _told(octets: bytes, at: int) -> Story:
-    """``at``: where the map begins, if there is any. Up to a pair that cannot be read."""
     told: dict[str, object] = {}
-    with suppress(DecodeError):
-        for key, pair in pairs(octets, at) if octets else ():
+    with suppress(DecodeError):  # up to a pair that cannot be read
+        for key, pair in pairs(section, _SECTION_BEGIN) if section else ():
             if key in _TOLD:
                 told[str(key)], _ = decode(pair, skip(pair, 0))
     address, number, count, error, txn_id, group, checks = (told.get(name) for name in _TOLD)

@@ -114,7 +114,7 @@ class Selector:
         self.octets = _octets(text, tokens)
 
     def matches(self, message: bytes, attempts: int) -> bool:
-        """Whether it is true for a stored message; ``attempts``: failed deliveries so far."""
+        """Whether it is true for a stored message; ``attempts``: deliveries so far that a client may have seen."""
         try:
             return self._condition(View(message, attempts)) is True
         except TooMuchWork:

@@ -68,7 +68,7 @@ def show(
 
     with store(config, database_url, data_dir) as connection:
         group, box = _group(connection, name)
-        lines = [_line(connection, box, stored) for stored in islice(_all(connection, group), limit)]
+        lines = [_line(connection, stored) for stored in islice(_all(connection, group), limit)]
     print_rows(lines, _UNANSWERED_COLUMNS if box == UNANSWERED else _COLUMNS, as_json=as_json)
 
 
@@ -78,10 +78,10 @@ def export(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = Non
     from store import dead_letters
 
     with store(config, database_url, data_dir, work="long") as connection:
-        group, box = _group(connection, name)
+        group, _ = _group(connection, name)
         for stored in _all(connection, group):
             message = dead_letters.message(connection, stored.half_id)
-            line = {**_line(connection, box, stored), "message": base64.b64encode(message).decode()}
+            line = {**_line(connection, stored), "message": base64.b64encode(message).decode()}
             typer.echo(json.dumps(line, default=str, ensure_ascii=True))
 
 
@@ -206,13 +206,10 @@ def _all(connection: Connection, group: int) -> Iterator[Stored]:
         above = found[-1].id
 
 
-def _line(connection: Connection, box: str, stored: Stored) -> dict[str, object]:
-    from coordinator.address.addresses import UNANSWERED
-    from coordinator.address.letters import read_story, told_beside
+def _line(connection: Connection, stored: Stored) -> dict[str, object]:
+    from coordinator.address.letters import read_story
 
-    story = told_beside(stored.annotations or b"") if box == UNANSWERED else None
-    if story is None or story.txn_id is None:
-        story = read_story(_head(connection, stored))
+    story = read_story(_head(connection, stored))
     return {"id": stored.half_id, "since": stored.since, "size": stored.size, **story._asdict()}
 
 

@@ -33,8 +33,8 @@ _AT_ONCE = 200
 #: whose commits were under way with it give none (store/application/outbox.py).
 _AFTER_NOTICE_SECONDS = 0.5
 _FIRST_INTERVAL_SECONDS = 0.01
-#: For so long another instance may have the turn without giving a place: it may be stopped, and any role can hold the
-#: lock of the turn. Then order is less than that nothing comes at all.
+#: For so long another instance may have the turn without giving a place: it may be stopped. Then
+#: order is less than that nothing comes at all.
 _PATIENCE_MS = 2000
 #: how much older what another process makes due may be than what was promoted already
 _LATE_MICROS = 60_000_000

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from coordinator.address.addresses import UNANSWERED as ADDRESS
-from coordinator.codec.encoding import encode_map, encode_string, encode_symbol, encode_uuid
 from store.embedded.running import running_url
 from tests.fix_check_back import Plant, plant
 from tests.fix_service import PATIENCE, Service, running_service
@@ -270,41 +269,6 @@ def test_they_tell_where_they_came_from_after_a_seek_too(
     lived = json.loads(service.cli("history", txn.hex(), "--json"))["events"]
     assert [each["message"] for each in lived if each["what"] == "kept aside"] == [first, second]
     assert [each["message"] for each in lived if each["what"] == "moved back"] == [first, second]
-
-
-@pytest.mark.rule("H10", "F6")
-def test_those_of_an_earlier_version_tell_it_beside_the_message(
-    begin: Begin, address: str, planted: Plant, ask: Ask, service: Service
-) -> None:
-    """To their consumers, to operators and in the history."""
-    txn = planted(address, address, data(b"1"), checks=15)
-    assert decided(ask, txn) == EXHAUSTED
-    session = begin()
-    aside(session, address, 1)
-    story = [
-        encode_symbol("x-opt-original-address") + encode_string(address),
-        encode_symbol("x-opt-producer-group") + encode_string(address),
-        encode_symbol("x-opt-txn-id") + encode_uuid(txn),
-    ]
-    ((earlier,),) = ask(
-        """with copy as (insert into coordinator.half (id, address_id, message)
-                         select max(h.id) + 1, h.address_id, %s from coordinator.half h
-                           join coordinator.address a on a.id = h.address_id where a.name = %s group by h.address_id
-                         returning id, address_id)
-           insert into coordinator.entry (group_id, id, half_id, available_at, annotations)
-           select g.id, c.id, c.id, now(), %s from copy c
-             join coordinator.consumer_group g on g.address_id = c.address_id returning half_id""",
-        data(b"1"),
-        ADDRESS,
-        encode_map(story),
-    )
-    shown = json.loads(service.cli("dead-letters", "show", ADDRESS, "--limit", "1000", "--json"))
-    assert [each["original_address"] for each in shown if each["txn_id"] == str(uuid.UUID(bytes=txn))] == [address]
-    lived = json.loads(service.cli("history", txn.hex(), "--json"))["events"]
-    assert [each["message"] for each in lived if each["what"] == "kept aside"][-1] == earlier
-    (kept,) = aside(session, address, 1)
-    told = {"x-opt-original-address": address, "x-opt-producer-group": address, "x-opt-txn-id": uuid.UUID(bytes=txn)}
-    assert kept.message.annotations == told
 
 
 def undecided(service: Service) -> int:

@@ -151,7 +151,7 @@ def test_a_worker_is_killed_beside_a_commit(
 def test_nothing_is_left_of_a_dynamic_node_whose_entries_are_locked(
     service: Service, dial_to: DialTo, ask: Ask
 ) -> None:
-    """As they are while a batch returns the deliveries that its client has in hand."""
+    """As they are while others return deliveries."""
     session = begin(dial_to, 0, "c")
     owner, dynamic = _dynamic(session)
     sender = session.sender(dynamic)
@@ -161,7 +161,7 @@ def test_nothing_is_left_of_a_dynamic_node_whose_entries_are_locked(
     owner.take()
     with psycopg.connect(running_url(service.data_dir)) as batch:
         locked = """select from coordinator.entry e join coordinator.consumer_group g on g.id = e.group_id
-                      join coordinator.address a on a.id = g.address_id where a.name = %s order by e.id limit 1
+                      join coordinator.address a on a.id = g.address_id where a.name = %s order by e.id desc limit 1
                        for update of e"""
         assert batch.execute(locked, [dynamic]).rowcount == 1
         halves = [half for (half,) in ask("select id from coordinator.half order by id desc limit 2")]

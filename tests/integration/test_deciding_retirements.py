@@ -97,11 +97,22 @@ def test_the_first_of_many_rivals_decides_about_retirements(
     ops = covered(rows)
     assert (ops.get("commit", []), ops.get("modify", [])) == (committed, back)
     inputs = database.execute(
-        select(entry.c.id, entry.c.lease, entry.c.attempts).where(entry.c.id.in_(committed + back))
+        select(entry.c.id, entry.c.lease, entry.c.attempts, entry.c.failures).where(entry.c.id.in_(committed + back))
     )
-    assert sorted(tuple(row) for row in inputs) == [(each, 0, 1) for each in back]
+    assert sorted(tuple(row) for row in inputs) == [(each, 0, 1, 1) for each in back]
     database.rollback()
     assert left(database) == 0
+
+
+@pytest.mark.rule("H20", "D5")
+def test_a_commit_gives_back_what_failed_with_both_its_numbers(database: Connection, rows: Rows) -> None:
+    """Attempts that a client may have seen, and of these the failures."""
+    orders = rows.queue("orders")
+    txn_id = rows.checkable(ME, rows.address_of(orders))
+    number = held(rows, txn_id, orders, decision="modify", attempts=5, failures=2)
+    assert decide(database, txn_id, "commit")
+    numbers = select(entry.c.lease, entry.c.attempts, entry.c.failures).where(entry.c.id == number)
+    assert tuple(database.execute(numbers).one()) == (0, 5, 2)
 
 
 @pytest.mark.rule("H20", "H13")

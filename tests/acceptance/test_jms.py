@@ -242,8 +242,8 @@ def test_what_a_client_has_prefetched_it_has_not_failed_with(service: Service, j
     for counts in (seen["counts"], seen["counts_in_transactions"]):
         assert counts[0] >= 1
         assert counts[-1] <= 20
-    first = seen["uncommitted"][0]
-    assert seen["uncommitted"] == [first, first + 1, first + 2, first + 3]
+    assert len(seen["uncommitted"]) == 4
+    assert seen["uncommitted"] == sorted(set(seen["uncommitted"])), "each time it may have been seen once more"
     assert seen["left"] == [f"m{i}" for i in range(20, 25)]
 
 

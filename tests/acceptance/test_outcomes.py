@@ -101,7 +101,7 @@ def test_rejected_in_a_transaction_is_a_dead_letter_at_the_commit(begin: Begin, 
 @pytest.mark.rule("P6")
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_post_is_settled_after_its_sender_has(begin: Begin, address: str, taken: bool) -> None:
-    """Part 2, section 2.8.3, receiver settle mode second: answered first; what is left unsettled is bounded."""
+    """Part 2, section 2.8.3, receiver settle mode second: answered first; the service settles none before its sender."""
     session = begin()
     sender = session.sender(address, rcv_settle_mode=1)
     first = sender.post(data(b"x") if taken else b"no message")
@@ -112,13 +112,10 @@ def test_a_post_is_settled_after_its_sender_has(begin: Begin, address: str, take
     assert not session.answers[first]
     session.send(Disposition(role=SENDER, first=first, settled=True))
     session.sync()
-    kept = [sender.post(data(b"y")) for _ in range(1500)]
+    kept = [sender.post(data(b"y")) for _ in range(500)]
     assert [sender.answer_to(number).state for number in kept] == [Accepted()] * len(kept)
     session.sync()
-    settled = [number for number in kept if session.answers[number]]
-    assert settled == kept[: len(settled)]
-    assert 0 < len(settled) < len(kept)
-    assert all(session.answers[number][0].settled for number in settled)
+    assert not [number for number in kept if session.answers[number]]
 
 
 @pytest.mark.rule("D10")

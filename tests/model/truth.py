@@ -296,7 +296,7 @@ def _parked(
     found: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
     for (message,) in rows:
         told = Message(message).annotations
-        number = by_id.get(told["x-opt-txn-id"])
+        number = by_id.get(UUID(bytes=bytes(told["x-opt-txn-id"])))
         if number is not None:
             story = (groups[told["x-opt-producer-group"]], told["x-opt-check-count"])
             halves = found.setdefault(number, (*story, []))
@@ -316,7 +316,7 @@ def letter(history: str, message: bytes, txn_ids: dict[int, bytes]) -> Letter:
         names.index(told["x-opt-original-address"]),
         told["x-opt-delivery-count"],
         told["x-opt-last-error"],
-        None if txn_id is None else numbers[txn_id.bytes],
+        None if txn_id is None else numbers[bytes(txn_id)],
     )
 
 

@@ -14,7 +14,6 @@ from sqlalchemy import (
     UUID,
     Connection,
     Integer,
-    case,
     cast,
     delete,
     exists,
@@ -273,12 +272,7 @@ def _orphan(connection: Connection) -> None:
     connection.execute(
         update(txn)
         .where(txn.c.id == func.any(ids), open_there)
-        .values(
-            connection=None,
-            next_check_at=case(
-                (txn.c.connection > 0, func.greatest(immune_until, func.now())), else_=txn.c.next_check_at
-            ),
-        )
+        .values(connection=None, next_check_at=func.greatest(immune_until, func.now()))
     )
     # those that are decided have no row any more
     gone = select(pending_retirement.c.txn_id, pending_retirement.c.holder).where(

@@ -101,7 +101,7 @@ def test_rejected_in_a_transaction_is_a_dead_letter_at_the_commit(begin: Begin, 
 @pytest.mark.rule("P6")
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_post_is_settled_after_its_sender_has(begin: Begin, address: str, taken: bool) -> None:
-    """Part 2, section 2.8.3, receiver settle mode second: answered first; the service settles none before its sender."""
+    """Part 2, section 2.8.3, receiver settle mode second: answered first; none is settled before."""
     session = begin()
     sender = session.sender(address, rcv_settle_mode=1)
     first = sender.post(data(b"x") if taken else b"no message")

@@ -1240,7 +1240,8 @@ begin
       coalesce(octet_length($2) || ' octets', 'null') using errcode = 'invalid_parameter_value';
   end if;
   select o.owner into belongs from {SCHEMA}.inbox_owner o where o.consumer = $1;
-  if not found then
+  -- of transactions that use a new name at one time one makes it its role's; the others do not wait for its end
+  if not found and pg_try_advisory_xact_lock(hashtextextended('{SCHEMA}.inbox_owner ' || $1, 0)) then
     insert into {SCHEMA}.inbox_owner (consumer, owner) values ($1, asking) on conflict do nothing;
     select o.owner into belongs from {SCHEMA}.inbox_owner o where o.consumer = $1;
   end if;

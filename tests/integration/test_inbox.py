@@ -46,6 +46,13 @@ def test_work_that_was_rolled_back_is_done_again(database_url: str) -> None:
         assert first_time(application, "a", "1")
 
 
+def test_the_first_use_of_a_name_holds_up_no_other_message(database_url: str) -> None:
+    with psycopg.connect(database_url) as one, psycopg.connect(database_url) as other:
+        assert first_time(one, "new", "1")
+        other.execute("set local lock_timeout = '10s'")
+        assert first_time(other, "new", "2")
+
+
 @pytest.mark.parametrize("commits", [True, False])
 def test_one_that_asks_beside_another_waits_for_it(database_url: str, commits: bool) -> None:
     with psycopg.connect(database_url) as one, psycopg.connect(database_url) as other:

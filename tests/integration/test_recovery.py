@@ -417,9 +417,9 @@ def test_a_role_of_an_application_locks_none_of_its_tables(application: Connecti
 
 @pytest.mark.rule("S9", "X2")
 def test_locks_that_every_role_can_take_hold_up_no_service(database: Connection, database_url: str) -> None:
-    """PostgreSQL gives its advisory locks to all that may connect: what a service does by itself asks for none."""
+    """PostgreSQL gives its advisory locks to all that may connect: what a service does by itself waits for none."""
     taken = "select objid from pg_locks where locktype = 'advisory'"
-    asks = "select proname from pg_proc where pronamespace = 'coordinator'::regnamespace and prosrc ~ 'advisory'"
+    asks = "select proname from pg_proc where pronamespace = 'coordinator'::regnamespace and prosrc ~ 'pg_advisory'"
     with psycopg.connect(database_url) as other:
         for key in _ONCE:
             other.execute("select pg_advisory_lock(%s)", [key])

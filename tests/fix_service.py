@@ -25,7 +25,7 @@ from store import migrations, partitions
 from store.database import connected
 from store.embedded.running import running_url
 from store.embedded.server import EmbeddedServer
-from tests import prepared
+from tests import bounded, prepared
 from tests.fix_command import environment
 from tests.fix_postgres import signal_server
 
@@ -47,13 +47,23 @@ class Service:
     """One service. It can be stopped, killed, and started again on the same data folder and the same port."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        """``folder``: for its data. ``settings``: by dotted name, such as ``addresses.create``."""
+        """``folder``: for its data. ``settings``: by dotted name, such as ``addresses.create``; ``bounds.`` and a name:
+        one of :class:`coordinator.bounds.Bounds`.
+        """
         self.data_dir = folder / "data"
         self.port = 0
         self.ports: list[int] = []
         # A server of its own, unless one is given.
         self._store = {} if "database_url" in settings else {"COORDINATOR_DATA_DIR": str(self.data_dir)}
-        self._settings = {f"COORDINATOR_{name.upper().replace('.', '__')}": value for name, value in settings.items()}
+        bounds = {name: value for name, value in settings.items() if name.startswith("bounds.")}
+        self._settings = {
+            f"COORDINATOR_{name.upper().replace('.', '__')}": value
+            for name, value in settings.items()
+            if name not in bounds
+        }
+        if bounds:
+            smaller = {name.removeprefix("bounds."): json.loads(value) for name, value in bounds.items()}
+            self._settings[bounded.VARIABLE] = json.dumps(smaller)
         self._process: prepared.Process | prepared.Plain | None = None
         self._lines: list[dict[str, Any]] = []
         self._news = threading.Condition()

@@ -45,10 +45,10 @@ class Aside:
         """Take what no consumer takes out of the window, where it is in the way of others."""
         window = self._window
         queue = window.queue
-        limits, memory = queue.instance.limits, queue.instance.memory
+        bounds, memory = queue.instance.bounds, queue.instance.memory
         if memory.windows_full:
             return
-        if 2 * len(window) < limits.window_messages and 2 * window.octets < memory.window_bytes:
+        if 2 * len(window) < bounds.window_messages and 2 * window.octets < memory.window_bytes:
             return
         keys = {consumer.key for consumer in queue.takers}
         if not keys:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.rule("D3", "D2")
 FAILED = Modified(delivery_failed=True)
 SETTINGS = {
     "addresses.patterns": '[{"match": "*", "kind": "fifo", "max_attempts": 3, "retry": "ladder 1h 2h"}]',
-    "limits.window_messages": str(WINDOW),
+    "bounds.window_messages": str(WINDOW),
 }
 
 Due = Callable[..., None]

@@ -17,7 +17,7 @@ from coordinator.commands.findings import app as findings
 from coordinator.commands.grant_roles import grant_roles
 from coordinator.commands.grant_sql import grant_sql
 from coordinator.commands.group import app as group
-from coordinator.commands.history import history
+from coordinator.commands.history import messages, show_transaction
 from coordinator.commands.maintain import maintain
 from coordinator.commands.migrate import migrate
 from coordinator.commands.permissions import grant, list_, revoke, who_can
@@ -28,7 +28,8 @@ from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
 from coordinator.commands.statistics import groups, stats
 from coordinator.commands.tls import app as tls
-from coordinator.commands.transactions import outcome, resolve, resume, transactions
+from coordinator.commands.transactions import list_ as list_transactions
+from coordinator.commands.transactions import resolve, resume
 from coordinator.commands.user import app as user
 from coordinator.commands.watch_outcomes import watch_outcomes
 from coordinator.standard_output import checked
@@ -42,6 +43,14 @@ app = typer.Typer(
     # Its tracebacks show local variables, and those hold secrets.
     pretty_exceptions_enable=False,
 )
+
+transaction = typer.Typer(
+    help="Look at transactions, and decide those that their clients have left.", no_args_is_help=True
+)
+transaction.command("list")(list_transactions)
+transaction.command("show")(show_transaction)
+transaction.command()(resolve)
+transaction.command()(resume)
 
 
 def _version(wanted: bool) -> None:
@@ -75,11 +84,8 @@ app.command()(groups)
 group.command()(seek)
 app.add_typer(group, name="group")
 app.command()(stats)
-app.command()(transactions)
-app.command()(outcome)
-app.command()(history)
-app.command()(resolve)
-app.command()(resume)
+app.add_typer(transaction, name="transaction")
+app.add_typer(messages, name="message")
 app.command()(purge)
 app.command()(grant)
 app.command()(revoke)

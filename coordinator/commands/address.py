@@ -322,7 +322,7 @@ def remove(
         if done.waiting:
             because.append("has messages that are not consumed (coordinator address show counts them)")
         if done.undecided:
-            because.append("has messages of undecided transactions (coordinator transactions lists them)")
+            because.append("has messages of undecided transactions (coordinator transaction list has them)")
         if done.groups:
             because.append(f"has consumer groups that last: {', '.join(map(shown, done.groups))}")
         fail(f"the address {shown(name)} {' and '.join(because)}; --force removes it with them")

@@ -162,7 +162,7 @@ COMMANDS = [
     ("address", "list"),
     ("user", "list", "--json"),
     ("audit", "--format", "json"),
-    ("history", "0" * 32),
+    ("transaction", "show", "0" * 32),
     ("check",),
     ("migrate",),
     ("maintain",),

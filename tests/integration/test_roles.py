@@ -209,12 +209,15 @@ def test_what_a_reader_does_not_know_may_be_of_another_store(database: Connectio
         owner.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
         roles.grant(database, roles.READER, role)
         as_reader = f"{database_url}{'&' if '?' in database_url else '?'}options=-c%20role%3D{role}"
-        done = _run(as_reader, "history", str(uuid4()))
+        done = _run(as_reader, "transaction", "show", str(uuid4()))
         assert done.exit_code == 1
         assert "may not look whether its id was made by this store" in done.stderr
         owner.execute("insert into coordinator.retention (table_name, kept_from) values ('op', now())")
         old = partitions.op_id_at(datetime.now(UTC) - timedelta(days=40))
-        assert "is not known any more, if it ever was: it was declared" in _run(as_reader, "history", str(old)).stderr
+        assert (
+            "is not known any more, if it ever was: it was declared"
+            in _run(as_reader, "transaction", "show", str(old)).stderr
+        )
         owner.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
 
 

@@ -12,7 +12,7 @@ from tests.fix_command import environment
 
 CASES = [
     ("--version",),
-    ("history",),
+    ("transaction",),
     ("serve", "--listen", "nowhere"),
     ("address", "list", "--database-url", "postgresql://u:secret@/nowhere?host=/nowhere"),
 ]

@@ -20,13 +20,11 @@ from coordinator.commands.group import app as group
 from coordinator.commands.history import messages, show_transaction
 from coordinator.commands.maintain import maintain
 from coordinator.commands.migrate import migrate
-from coordinator.commands.permissions import grant, list_, revoke, who_can
-from coordinator.commands.purge import purge
+from coordinator.commands.permissions import app as permission
 from coordinator.commands.reconcile import reconcile
 from coordinator.commands.repair import repair
 from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
-from coordinator.commands.statistics import groups, stats
 from coordinator.commands.tls import app as tls
 from coordinator.commands.transactions import list_ as list_transactions
 from coordinator.commands.transactions import resolve, resume
@@ -80,17 +78,11 @@ def _main(
 app.command()(serve)
 app.command()(migrate)
 app.add_typer(address, name="address")
-app.command()(groups)
 group.command()(seek)
 app.add_typer(group, name="group")
-app.command()(stats)
 app.add_typer(transaction, name="transaction")
 app.add_typer(messages, name="message")
-app.command()(purge)
-app.command()(grant)
-app.command()(revoke)
-app.command()(who_can)
-app.command("permissions")(list_)
+app.add_typer(permission, name="permission")
 app.command()(grant_sql)
 app.command()(grant_roles)
 app.command()(maintain)

@@ -161,7 +161,7 @@ def test_a_purge_of_what_waits_lets_the_group_go_on(begin: Begin, ask: Ask, serv
             " join coordinator.address a on a.id = h.address_id where a.name = %s and attempts = 0 for update of e",
             (address,),
         )
-        assert "purged 1" in service.cli("purge", address)
+        assert "purged 1" in service.cli("address", "purge", address)
     assert consumer.take().body == 1
 
 

@@ -284,7 +284,7 @@ def test_what_expires_and_what_is_purged(begin: Begin, service: Service, ask: As
     (number,) = _halves(ask, address)
     _soon(service, number, lambda told: ("expired", address) in told)
     post(session, address, b"2")
-    service.cli("purge", address)
+    service.cli("address", "purge", address)
     (*_, last) = _history(service, _halves(ask, address)[-1])["events"]
     assert (last["what"], last["detail"]) == ("purged", "by a command")
 

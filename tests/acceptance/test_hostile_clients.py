@@ -153,7 +153,7 @@ def test_metrics_have_no_line_of_theirs(told: dict[str, Told], service: Service)
     [
         "address list",
         "address show hostile",
-        "groups",
+        "group list",
         "transaction list",
         "dead-letters list",
         "dead-letters show buried",

@@ -121,7 +121,7 @@ def _post(service: Service) -> None:
 def test_a_service_tells_no_secret(service: Service, store: Store, own_server: tuple[EmbeddedServer, str]) -> None:
     with connected(store.url) as connection:
         users.add(connection, "alice", verifiers.new(OF_A_USER))
-    assert service.command("grant", "all", "*", "--user", "alice").returncode == 0
+    assert service.command("permission", "grant", "all", "*", "--user", "alice").returncode == 0
     _log_in_rightly_and_wrongly(service)
     _post(service)
     family = _family(service.pid)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from store import figures, health, partitions, recovery, stats
+from store import figures, health, partitions, recovery
 from store.embedded import running
 from store.embedded.server import EmbeddedServer
 from tests.fix_command import Command
@@ -96,8 +96,18 @@ def test_no_age_is_below_zero(database: Connection, rows: Rows, alive: int) -> N
     rows.txn(alive)
     database.execute(text("update coordinator.txn set declared_at = now() + interval '5 minutes'"))
     database.commit()
-    assert health.look(database).oldest_undecided_seconds == stats.look(database).oldest_undecided_seconds == 0
+    assert health.look(database).oldest_undecided_seconds == 0
     assert figures.undecided(database).oldest_seconds == 0
+
+
+def test_it_says_from_which_day_on_all_is_there_and_how_large_the_database_is(
+    command: Command, database_url: str, database: Connection, alive: int
+) -> None:
+    database.execute(text("insert into coordinator.retention (table_name, kept_from) values ('op', '2024-02-03')"))
+    database.commit()
+    found = json.loads(command("check", "--json", "--database-url", database_url).stdout)
+    assert (found["messages_kept_from"], found["decisions_kept_from"]) == (None, "2024-02-03")
+    assert found["database_bytes"] > 1 << 20
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_addresses(run: Command) -> None:
         (("address", "add", ""), 2, "the address is empty"),
         (("address", "add", "a", "--on-expiry", "burn"), 2, "--on-expiry: expected drop or dead-letter, not 'burn'"),
         (("address", "show", "none"), 1, "there is no address 'none'"),
-        (("purge", "none"), 1, "there is no address 'none'"),
+        (("address", "purge", "none"), 1, "there is no address 'none'"),
         (("transaction", "show", "xyz"), 2, "TXN-ID: expected 32 hexadecimal digits, not 'xyz'"),
         (("transaction", "show", "0" * 32), 1, "is not known"),
         (("transaction", "resolve", "0" * 32, "--rollback", "--reason", "x"), 1, "no undecided transaction"),
@@ -132,14 +132,14 @@ def test_purge(run: Command, rows: Rows) -> None:
     group = rows.queue("orders")
     rows.entry(group)
     rows.entry(group, lease=2)
-    assert run("purge", "orders").stdout.startswith("purged 1, left 1 ")
+    assert run("address", "purge", "orders").stdout.startswith("purged 1, left 1 ")
 
 
 @pytest.mark.parametrize(("answer", "purged"), [(b"n\n", b"Aborted"), (b"y\n", b"purged 1")])
 def test_purge_asks_first_on_a_terminal(database_url: str, rows: Rows, answer: bytes, purged: bytes) -> None:
     rows.entry(rows.queue("orders"))
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "coordinator", "purge", "orders"]
+    command = [sys.executable, "-m", "coordinator", "address", "purge", "orders"]
     own = environment(COORDINATOR_DATABASE_URL=database_url)
     with subprocess.Popen(command, cwd=ROOT, env=own, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.write(ours, answer)

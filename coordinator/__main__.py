@@ -14,8 +14,6 @@ from coordinator.commands.audit import audit
 from coordinator.commands.check import check
 from coordinator.commands.dead_letters import app as dead_letters
 from coordinator.commands.findings import app as findings
-from coordinator.commands.grant_roles import grant_roles
-from coordinator.commands.grant_sql import grant_sql
 from coordinator.commands.group import app as group
 from coordinator.commands.history import messages, show_transaction
 from coordinator.commands.maintain import maintain
@@ -23,6 +21,7 @@ from coordinator.commands.migrate import migrate
 from coordinator.commands.permissions import app as permission
 from coordinator.commands.reconcile import reconcile
 from coordinator.commands.repair import repair
+from coordinator.commands.role import app as role
 from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
 from coordinator.commands.tls import app as tls
@@ -83,8 +82,7 @@ app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(messages, name="message")
 app.add_typer(permission, name="permission")
-app.command()(grant_sql)
-app.command()(grant_roles)
+app.add_typer(role, name="role")
 app.command()(maintain)
 app.command()(audit)
 app.add_typer(user, name="user")

@@ -64,7 +64,7 @@ def _make(service: Service, value: str, password: str) -> list[Result]:
     why = ("--reason", value[:900])
     return [
         _run(service, "user", "add", "--password-file", password, *why, "--", value),
-        _run(service, "user", "role", *why, "--", "known", value),
+        _run(service, "user", "set", *why, f"--role={value}", "--", "known"),
         _run(service, "permission", "grant", "send,create", "--user", "known", *why, "--", value),
         _run(service, "permission", "list", "--who", "send", value),
     ]

@@ -166,7 +166,7 @@ COMMANDS = [
     ("check",),
     ("migrate",),
     ("maintain",),
-    ("grant-roles", "--service", "keeper", "--sql"),
+    ("role", "grant", "--service", "keeper", "--sql"),
     ("archive", "write"),
 ]
 
@@ -178,7 +178,7 @@ def test_commands_tell_no_secret(command: Command, store: Store, wrong: bool, tm
         users.add(connection, "alice", verifiers.new(OF_A_USER))
     password = tmp_path / "password"
     password.write_text(OF_A_USER + "\n")
-    for arguments in (*COMMANDS, ("user", "password", "alice", "--password-file", str(password))):
+    for arguments in (*COMMANDS, ("user", "set", "alice", "--password-file", str(password))):
         done = command(*arguments, **given)
         assert _found((done.stdout + done.stderr).encode()) == [], arguments
 

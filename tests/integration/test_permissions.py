@@ -54,14 +54,14 @@ def test_permissions_are_granted_listed_and_revoked(run: Run, database: Connecti
 
 @pytest.mark.rule("S3")
 def test_roles_are_names_that_users_have(run: Run, database: Connection) -> None:
-    assert run("user", "role", "alice", "clerks").stdout == "alice: has the role clerks\n"
-    assert run("user", "role", "alice", "clerks").returncode == 0
+    assert run("user", "set", "alice", "--role", "clerks").stdout == "alice: has the role clerks\n"
+    assert run("user", "set", "alice", "--role", "clerks").returncode == 0
     assert [line["roles"] for line in json.loads(run("user", "list", "--json").stdout)] == [["clerks"], []]
-    assert run("user", "role", "alice", "clerks", "--remove").stdout == "alice: without the role clerks\n"
-    done = run("user", "role", "alice", "clerks", "--remove")
+    assert run("user", "set", "alice", "--without-role", "clerks").stdout == "alice: without the role clerks\n"
+    done = run("user", "set", "alice", "--without-role", "clerks")
     assert (done.returncode, done.stderr) == (1, "error: there is no user alice with the role clerks\n")
-    assert run("user", "role", "carol", "clerks").stderr == "error: there is no user carol\n"
-    assert run("user", "role", "alice", "anonymous").returncode == 2
+    assert run("user", "set", "carol", "--role", "clerks").stderr == "error: there is no user carol\n"
+    assert run("user", "set", "alice", "--role", "anonymous").returncode == 2
 
 
 @pytest.mark.rule("S3")

@@ -225,10 +225,10 @@ def test_the_command_shows_the_sql_and_does_it(database: Connection, database_ur
     role = f"test {secrets.token_hex(4)}"
     with psycopg.connect(database_url, autocommit=True) as owner:
         owner.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
-        shown = _run(database_url, "grant-roles", "--reader", role, "--sql")
+        shown = _run(database_url, "role", "grant", "--reader", role, "--sql")
         assert f'grant coordinator_reader to "{role}";\n' in shown.stdout
         assert "insert" not in shown.stdout
-        done = _run(database_url, "grant-roles", "--reader", role, "--reason", "for Spark")
+        done = _run(database_url, "role", "grant", "--reader", role, "--reason", "for Spark")
         assert (done.exit_code, done.stdout) == (0, f"role {role} may read the store\n")
         assert owner.execute("select pg_has_role(%s, 'coordinator_reader', 'member')", [role]).fetchone() == (True,)
         owner.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
@@ -239,7 +239,7 @@ def test_the_command_shows_the_sql_and_does_it(database: Connection, database_ur
 def test_the_sql_is_run_again_beside_a_service(database_url: str) -> None:
     """As after each upgrade. It takes back what an earlier version has granted; none sees that before the end."""
     role = f"test {secrets.token_hex(4)}"
-    script = _run(database_url, "grant-roles", "--service", role, "--reader", role, "--sql").stdout
+    script = _run(database_url, "role", "grant", "--service", role, "--reader", role, "--sql").stdout
     may = "select has_table_privilege(%s, 'coordinator.op', 'insert')"
     with (
         psycopg.connect(database_url, autocommit=True) as owner,
@@ -258,7 +258,10 @@ def test_the_sql_is_run_again_beside_a_service(database_url: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ((), 2, "give --service or --reader"),
+        ((), 2, "give --application, --service or --reader"),
+        (("--reader", "x", "--inbox", "y"), 2, "--inbox: give --application, too"),
+        (("--application", "x", "--sql"), 2, "--sql: --application has none to show"),
+        (("--application", "x", "--inbox", ""), 2, "--inbox: expected 1 to 1000 octets"),
         (("--service", ""), 2, "--service: expected 1 to 63 octets of printable text"),
         (("--reader", "no such\u00e9"), 1, "there is no role no such\u00e9"),
         (("--service", "OWNER"), 1, "owns the store, or is a superuser: make another one for this"),
@@ -269,7 +272,7 @@ def test_roles_that_are_refused(
 ) -> None:
     owner = urlsplit(database_url).username or ""
     given = [owner if each == "OWNER" else each for each in arguments]
-    done = _run(database_url, "grant-roles", *given)
+    done = _run(database_url, "role", "grant", *given)
     assert done.exit_code == status
     assert said in done.stderr
 

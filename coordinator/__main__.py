@@ -24,7 +24,6 @@ from coordinator.commands.repair import repair
 from coordinator.commands.role import app as role
 from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
-from coordinator.commands.tls import app as tls
 from coordinator.commands.transactions import list_ as list_transactions
 from coordinator.commands.transactions import resolve, resume
 from coordinator.commands.user import app as user
@@ -86,7 +85,6 @@ app.add_typer(role, name="role")
 app.command()(maintain)
 app.command()(audit)
 app.add_typer(user, name="user")
-app.add_typer(tls, name="tls")
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)

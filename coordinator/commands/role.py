@@ -15,6 +15,12 @@ _LONGEST_NAME = 63
 #: octets of a consumer's name in the inbox
 _LONGEST_CONSUMER = 1000
 
+_MAY = {
+    "coordinator_application": "use the store as an application",
+    "coordinator_service": "run the service",
+    "coordinator_reader": "read the store",
+}
+
 
 @app.callback()
 def _roles() -> None:
@@ -72,28 +78,37 @@ def grant(
     from store import roles
     from store.application import rights
 
+    given = _given(application, inbox or [], service, reader, show=show)
+    if show:
+        typer.echo(roles.script(given), nl=False)
+        return
+    with store(config, database_url, data_dir, reason) as connection:
+        for group, role in given:
+            if group == rights.ROLE:
+                rights.grant(connection, role, inbox or ())
+            else:
+                roles.grant(connection, group, role)
+            typer.echo(f"role {role} may {_MAY[group]}")
+
+
+def _given(
+    application: str | None, inbox: list[str], service: str | None, reader: str | None, *, show: bool
+) -> list[tuple[str, str]]:
+    """What each role becomes a member of, and the role; ends the command if something is wrong."""
+    from store import roles
+    from store.application import rights
+
     if application is None and service is None and reader is None:
         fail("give --application, --service or --reader", 2)
     if application is None and inbox:
         fail("--inbox: give --application, too", 2)
     if application is not None and show:
         fail("--sql: --application has none to show; leave one out", 2)
-    if any(not 0 < len(name.encode()) <= _LONGEST_CONSUMER for name in inbox or ()):
+    if any(not 0 < len(name.encode()) <= _LONGEST_CONSUMER for name in inbox):
         fail(f"--inbox: expected 1 to {_LONGEST_CONSUMER} octets", 2)
-    application = None if application is None else _checked("--application", application)
-    given = [
-        (group, _checked(option, role))
-        for group, option, role in ((roles.SERVICE, "--service", service), (roles.READER, "--reader", reader))
-        if role is not None
-    ]
-    if show:
-        typer.echo(roles.script(given), nl=False)
-        return
-    with store(config, database_url, data_dir, reason) as connection:
-        if application is not None:
-            rights.grant(connection, application, inbox or ())
-            typer.echo(f"role {application} may use the store as an application")
-        for group, role in given:
-            roles.grant(connection, group, role)
-            what = "run the service" if group == roles.SERVICE else "read the store"
-            typer.echo(f"role {role} may {what}")
+    given = (
+        (rights.ROLE, "--application", application),
+        (roles.SERVICE, "--service", service),
+        (roles.READER, "--reader", reader),
+    )
+    return [(group, _checked(option, role)) for group, option, role in given if role is not None]

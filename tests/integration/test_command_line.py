@@ -203,7 +203,6 @@ def test_the_store_of_a_running_service_is_found_by_its_folder(
         ("reconcile", "--out", ""),
         ("watch", "--checkpoint", ""),
         ("repair", ""),
-        ("tls", "self-signed", ""),
     ],
 )
 def test_a_folder_without_a_name_is_not_the_current_one(arguments: tuple[str, ...]) -> None:

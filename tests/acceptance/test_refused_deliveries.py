@@ -163,6 +163,7 @@ def test_an_aborted_delivery_that_does_not_fit_its_link(begin: Begin, address: s
     assert not any(isinstance(each.state, Rejected | Accepted) for each in told(session, number))
 
 
+@pytest.mark.day
 @pytest.mark.rule("P9", "P14")
 def test_such_a_delivery_on_the_relay(begin: Begin) -> None:
     session = begin()

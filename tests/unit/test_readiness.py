@@ -14,11 +14,12 @@ from coordinator.process.supervising import Supervising
 from coordinator.settings import Settings
 from store.figures import Decided, State
 from store.looking import Seen
+from tests.tables import all_cases
 
 pytestmark = pytest.mark.rule("H19")
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("state", "wanting"),
     [
         (None, ["store: away, or it does not answer"]),

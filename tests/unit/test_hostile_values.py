@@ -235,12 +235,14 @@ def _page(values: list[str]) -> Skeleton:
 
 
 def test_a_report_gets_no_element_and_no_attribute_from_them() -> None:
-    """One that has them all, beside one of as many ordinary values."""
-    plain, page = _page([f"orders-{number}" for number in range(len(HOSTILE))]), _page(list(HOSTILE.values()))
-    assert page.elements == plain.elements
-    assert page.attributes == plain.attributes
-    written = "".join(page.texts).replace("\n", "")
-    assert harmful(written) <= harmful("".join(plain.texts).replace("\n", ""))
+    """Three on a page, which its charts have room for, beside a page of three ordinary values."""
+    plain = _page(["orders", "invoices", "prices"])
+    for at in range(0, len(HOSTILE), 3):
+        page = _page(list(HOSTILE.values())[at : at + 3])
+        assert page.elements == plain.elements, at
+        assert page.attributes == plain.attributes, at
+        written = "".join(page.texts).replace("\n", "")
+        assert harmful(written) <= harmful("".join(plain.texts).replace("\n", "")), at
 
 
 @every_value

@@ -18,6 +18,7 @@ from coordinator.commands import timeline
 from store.database import connected
 from store.embedded.running import running_url
 from tests.fix_check_back import Plant
+from tests.fix_night import by_night
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import in_group
@@ -318,13 +319,13 @@ def test_a_broadcast_and_a_subscription_that_leaves_out(begin: Begin, service: S
 @pytest.mark.parametrize(
     ("message_id", "written"),
     [
-        ("order-7", "order-7"),
+        by_night("order-7", "order-7"),
         ("order-7", "ID:AMQP_NO_PREFIX:order-7"),
-        (uuid.UUID(int=7 << 100), str(uuid.UUID(int=7 << 100))),
+        by_night(uuid.UUID(int=7 << 100), str(uuid.UUID(int=7 << 100))),
         (uuid.UUID(int=7 << 100), f"ID:AMQP_UUID:{uuid.UUID(int=7 << 100)}"),
-        (ULong(77), "77"),
+        by_night(ULong(77), "77"),
         (ULong(77_000), "77000"),
-        (b"\x01\xfe", "01fe"),
+        by_night(b"\x01\xfe", "01fe"),
     ],
 )
 def test_the_message_id_of_its_client(

@@ -128,6 +128,7 @@ def test_checked_orders_are_repaired_after_a_kill(service: Service, consumer_pro
     assert sorted(json.loads(line)["id"] for line in lines) == ["order-1", "order-2"]
 
 
+@pytest.mark.night
 @pytest.mark.rule("X1", "R20", "R21")
 def test_orders_in_java(
     service: Service, orders_java_classpath: str, consumer_project: Path, spark: SparkSession, tmp_path: Path

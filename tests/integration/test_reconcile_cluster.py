@@ -250,6 +250,7 @@ def _all_of_processes() -> bytes:
     return b"\0".join(found)
 
 
+@pytest.mark.night
 @pytest.mark.rule("R1", "R2", "S8")
 def test_a_cluster_finds_what_is_wrong_and_never_sees_the_password(cluster: Cluster, start: Start) -> None:
     """Its machines have this package from the driver; the password is in a file of theirs alone. Executors that are

@@ -17,14 +17,13 @@ _extensions = [
 # What runs for each message; docs/explanation/architecture.md says how the source has to be for it.
 _HOT = {
     "coordinator/codec": "encoding message",
-    "coordinator/group": "aside claims deliveries entries fifo held holding loading low_water message_groups queues "
-    "reading serving surplus takers units windows",
+    "coordinator/group": "deliveries entries fifo lanes loading queues ready serving window",
     "coordinator/address": "enqueue nodes",
-    "coordinator": "becoming_checkable check_back checkable control halves holds instance memory outcomes posts "
-    "registration registry retirement service settlements transactions transitions work",
-    "links": "broadcasting browsing checking client connection consuming control_link delivering dispositions engine "
-    "frames in_turn incoming link look loop outgoing output posting reactor said states steps tls_output",
-    "store/commit": "batch checkable group_commit large parameters statements terms turns unit",
+    "coordinator": "check_back checkable control halves instance memory outcomes posts registration registry "
+    "retirement service settlements transactions transitions work",
+    "links": "browsing checking client connection consuming control_link dispositions endpoints engine frames incoming "
+    "link look loop outgoing output posting reactor said states steps tls",
+    "store/commit": "batch checkable group_commit large parameters statements terms turns",
     "store": "arrays ids libpq",
 }
 _RULES = [f"{folder}/{name}.py" for folder, names in _HOT.items() for name in names.split()]

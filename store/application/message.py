@@ -300,7 +300,7 @@ def _mixing(schema: str) -> str:
 
 
 def _group_key(schema: str) -> tuple[str, ...]:
-    """BLAKE2b with 8 octets: what :func:`coordinator.group.message_groups.message_group` takes."""
+    """BLAKE2b with 8 octets: what :func:`coordinator.group.lanes.message_group` takes."""
     steps = _mixing(schema)
     sigma = ",\n    ".join(f"[{', '.join(str(each + 1) for each in row)}]" for row in (*_SIGMA, *_SIGMA[:2]))
     first = _signed(_IV[0] ^ 0x01010000 ^ 8)

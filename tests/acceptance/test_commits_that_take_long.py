@@ -27,7 +27,7 @@ TXN_ID = Symbol("x-opt-txn-id")
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     """It waits for seconds less."""
-    with running_service(constants={"store.commit.salvage.LONGEST_LOCKED_SECONDS": 5.0}) as service:
+    with running_service(constants={"store.commit.rescue.LONGEST_LOCKED_SECONDS": 5.0}) as service:
         yield service
 
 

@@ -17,8 +17,7 @@ import psycopg
 import pytest
 
 from spark.books.description import describe
-from store.embedded.access import ROLE
-from store.embedded.running import running_url
+from store.embedded.running import ROLE, running_url
 from tests.fix_night import by_night
 from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, REPOSITORY, Service

@@ -9,8 +9,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from store.embedded.access import SERVES, serving
-from store.embedded.running import running_url
+from store.embedded.running import SERVES, running_url, serving
 from tests.fix_service import Service, running_service
 from tests.wire.frames import Accepted
 from tests.wire.messages import data

@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import Connection, text
 
 from coordinator.codec.message import VALUE, examine
-from coordinator.group.message_groups import message_group
+from coordinator.group.lanes import message_group
 from store import removal
 from store.application.outbox import MOST_OCTETS
 from tests.fix_application import Application, post, stored

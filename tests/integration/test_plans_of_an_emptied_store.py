@@ -20,12 +20,10 @@ from store import asking, dead_letters, leaves
 from store.asking import Query
 from store.commit import parts as statements
 from store.commit.terms import Terms
-from store.delivery_repairs import Release, Requeue
 from store.purge import purge
 from store.removal import remove, remove_unused
-from store.repairs import State
+from store.repairs import Decide, Release, Requeue, Resume, State
 from store.tables import HELD, SCHEMA, entry, pending_retirement
-from store.transaction_repairs import Decide, Resume
 from tests.fix_loop import PATIENCE
 from tests.fix_night import by_night
 from tests.fix_postgres import clone

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from coordinator.address.again import terms_again
-from coordinator.group.message_groups import message_group
+from coordinator.address.enqueue import terms_again
+from coordinator.group.lanes import message_group
 from store.commit.terms import ALONE, PLAIN, Terms
 from tests.tables import all_cases
 from tests.wire.messages import MESSAGE_ANNOTATIONS, Header, Properties, data, section

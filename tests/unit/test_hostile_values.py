@@ -24,15 +24,14 @@ from prometheus_client.parser import text_string_to_metric_families as parsed_te
 from coordinator.address.addresses import dead_letter_name, is_too_long
 from coordinator.commands import administration
 from coordinator.process import logs
-from coordinator.process.exposition import registry
+from coordinator.process.measuring import registry
 from coordinator.process.telling import Workers
 from coordinator.settings import LogSettings, SettingsInvalid, load
 from spark.finding import Finding
 from spark.metrics import AddressBalance, Metrics, Outcomes
 from spark.report import render
 from spark.results import Findings, write_findings
-from store.figures import AddressFigures, Decided, GroupFigures, Undecided
-from store.looking import Seen
+from store.figures import AddressFigures, Decided, GroupFigures, Seen, Undecided
 from tests.fix_hostile import HOSTILE, Skeleton, harmful
 from tests.fix_reports import AT, BALANCE, SHOP, a_day, a_report
 from tests.tables import all_cases

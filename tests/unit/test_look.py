@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from links import engine, frames
-from links.ends import Channel
+from links.channels import Channel
 from tests.look_engine import Heard, Served
 from tests.model import profiles
 from tests.tables import all_cases

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.login import prepared, scram, verifiers
-from coordinator.login.exchange import Challenge, Code, Outcome, Say
+from coordinator.login import password, prepared, verifiers
+from coordinator.login.password import Challenge, Code, Outcome, Say
 from store.users import Verifier
 from tests.tables import all_cases
 
@@ -35,7 +35,7 @@ def test_the_example_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base64, "b64encode", _with_nonce(b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"))
     said: list[Challenge | Outcome] = []
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-    exchange = scram.Scram("SCRAM-SHA-256", Pencils("SCRAM-SHA-256", salt), said.append)  # type: ignore[arg-type]
+    exchange = password.Scram("SCRAM-SHA-256", Pencils("SCRAM-SHA-256", salt), said.append)  # type: ignore[arg-type]
     exchange.take(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert said == [
         Challenge(b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")

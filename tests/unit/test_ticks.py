@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from links.ticks import Ticks
+from links.reactor import Ticks
 
 pytestmark = pytest.mark.rule("P4")
 
@@ -36,7 +36,7 @@ class Reactor:
             service=SimpleNamespace(limits=SimpleNamespace(idle_timeout_seconds=1)),
             output=SimpleNamespace(is_stuck=self._is_stuck, unread=b""),
         )
-        self.ticks = Ticks(self)
+        self.ticks = Ticks(cast("Any", self))
         self.ticks._connections[1] = cast("Any", self.connection)
         self.ticks.tick_in(1, cast("Any", self.connection))
 

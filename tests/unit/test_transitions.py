@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.becoming_checkable import look_at_group
-from coordinator.check_back import Checkable
+from coordinator.check_back import Checkable, look_at_group
 from coordinator.checkable import CheckTerms, OwnCheckTerms
 from coordinator.codec.message import Facts
 from coordinator.errors import Condition, Refusal

@@ -41,8 +41,9 @@ _MOST_OCTETS = 1 << 17
 #: What is read when Python starts or a module is imported, and so cannot be another in a process that is forked.
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", PURE_VARIABLE)
 _WARNINGS = "PYTHONWARNINGS"
-_BOUNDS = "COORDINATOR_TEST_BOUNDS"
 _PATH = "PYTHONPATH"
+#: of the environment: constants of modules that are others in this process, by dotted names; a test waits for timers
+CONSTANTS = "COORDINATOR_TEST_CONSTANTS"
 
 Plain = subprocess.Popen[bytes]
 
@@ -143,8 +144,8 @@ def started(arguments: Sequence[str], environment: Mapping[str, str], stdout: in
     """
     request = json.dumps([list(arguments), dict(environment)]).encode()
     if not _can_be(environment) or len(request) > _MOST_OCTETS:
-        module = "tests.bounded" if _BOUNDS in environment else "coordinator"
-        command = [sys.executable, "-m", module, *arguments]
+        assert CONSTANTS not in environment, "only a process that is forked has other constants"
+        command = [sys.executable, "-m", "coordinator", *arguments]
         return Plain(command, cwd=TREES[-1], env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
     with Path(os.devnull).open("rb") as nothing:
         return _starter(TREES[-1]).start(request, [nothing.fileno(), stdout, stderr])
@@ -211,12 +212,16 @@ def _become(request: tuple[list[str], dict[str, str]], files: list[int]) -> NoRe
         os.dup2(descriptor, number)
         os.close(descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name, value in json.loads(environment.pop(CONSTANTS, "{}")).items():
+        holder, _, constant = name.rpartition(".")
+        found = vars(pkgutil.resolve_name(holder))  # of a module, or of what never changes otherwise
+        assert constant in found, name
+        found[constant] = value
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
     if environment.get(_WARNINGS) == "error":
         warnings.simplefilter("error")
-    importlib.import_module("tests.bounded").take()
     sys.argv = ["coordinator", *arguments]
     runpy.run_module("coordinator", run_name="__main__", alter_sys=True)
     sys.exit()
@@ -225,7 +230,6 @@ def _become(request: tuple[list[str], dict[str, str]], files: list[int]) -> NoRe
 def _main() -> None:
     own = socket.socket(fileno=int(sys.argv[1]))
     importlib.import_module("alembic.command")
-    importlib.import_module("tests.bounded")
     for package in _PACKAGES:
         path = importlib.import_module(package).__path__
         for found in pkgutil.walk_packages(path, f"{package}."):

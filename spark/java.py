@@ -26,10 +26,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
-from spark.archive import Archive, archive_of, spark_home, spark_jars
 from spark.ending import Stopping, folders
 
 OLDEST_JAVA: Final = 17
+#: From this version on Java makes and renews an archive of its classes by itself (class-data sharing).
+_ARCHIVING_JAVA: Final = 19
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 #: Half of the processor time of a Java that lives for seconds, and less for a minute or two.
@@ -40,8 +41,8 @@ _LONG_JAVA: Final = ("-Dcoordinator.collector=UseParallelGC",)
 _NO_COUNTERS: Final = "-XX:-UsePerfData"
 #: The text of an error of a stream goes through a regular expression that recurses.
 _DEEP: Final = "-Xss4m"
-#: How long Java may take to end.
-_ENDING_SECONDS: Final = 20.0
+#: How long Java may take to end: one that writes its archive of classes takes some 10 s more.
+_ENDING_SECONDS: Final = 60.0
 #: Linux takes no argument of 128 KiB; beside the jars there is what the user adds.
 _MOST_LISTED: Final = 96 * 1024
 #: A folder as ``JAVA_HOME`` is one. Its ``java`` may be run, as it lies beside code that this process has loaded: where
@@ -111,7 +112,7 @@ def _environment(home: Path, master: str) -> Iterator[Path]:
     ours = master.partition("[")[0] == "local" and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys()
     real = home / "bin" / "java"
     every = f"{spark_home()}/jars/*"
-    used = ":".join(map(str, spark_jars()))
+    used = ":".join(map(str, _spark_jars()))
     root = str(Path(__file__).resolve().parent.parent)
     known = os.environ.get("PYTHONPATH")
     wanted = {
@@ -146,13 +147,43 @@ def _environment(home: Path, master: str) -> Iterator[Path]:
                 os.environ[name] = value
 
 
-def java_archive(*, note: bool) -> Archive:
-    """What there is of the classes of our Java: :func:`spark.archive.archive_of`.
+def _archive_options(home: Path) -> tuple[str, ...]:
+    """Have Java keep the classes of a run in a file in the user's cache folder, and map that file at its next start,
+    which halves the time of a small run; nothing where this Java, or that folder, cannot do it."""
+    version = _java_version(home / "bin" / "java") or 0
+    # it adds to an archive of its own, which not every Java comes with
+    if version < _ARCHIVING_JAVA or not (home / "lib" / "server" / "classes.jsa").exists():
+        return ()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coordinator"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # what is read is code: only what this user wrote
+        ours = folder.stat().st_uid == os.geteuid() and os.access(folder, os.W_OK)
+    except OSError:
+        return ()
+    # a shell takes the options apart, by its rules of quoting
+    if not ours or any(sign in str(folder) for sign in '"\\$`\n'):
+        return ()
+    file = f'"-XX:SharedArchiveFile={folder}/java-{version}.jsa"'
+    # Java says nothing: it replaces a file that is of other jars or not whole, and goes on without a damaged one
+    return ("-XX:+AutoCreateSharedArchive", file, "-XX:+VerifySharedSpaces", "-Xlog:disable")
 
-    :raises JavaMissing: see :func:`java_home`.
-    """
-    binary = java_home() / "bin" / "java"
-    return archive_of(binary, _version_text(binary), note=note)
+
+def spark_home() -> Path:
+    """The folder of Spark: ``SPARK_HOME``, or that of PySpark."""
+    given = os.environ.get("SPARK_HOME")
+    if given is not None:
+        return Path(given)
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+def _spark_jars() -> list[Path]:
+    """All jars of Spark but MLlib's, which adds functions of its own to each session by Scala's reflection: that takes
+    a second."""
+    return sorted(jar for jar in (spark_home() / "jars").glob("*.jar") if not jar.name.startswith("spark-mllib_"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +199,7 @@ class Java:
 @dataclass(kw_only=True)
 class Running:
     """The Java of one run. ``told`` takes what it says, ``folder`` its temporary files. ``starting`` is closed when
-    Spark is there. ``class_path``: of a Java whose run went well."""
+    Spark is there. ``went_well``: the run did, and Java ends by itself."""
 
     java: Java
     master: str
@@ -176,38 +207,32 @@ class Running:
     folder: Path
     told: IO[bytes]
     starting: ExitStack
-    class_path: str | None = None
+    went_well: bool = False
 
 
 @contextmanager
 def running_java(master: str, *, memory: str, brief: bool = False) -> Iterator[Running]:
     """A Java that starts, for the main thread, and for one :func:`spark.session.running_session`; after the block it
     has ended, whatever happened in it, and what it has said was said to us alone. A signal that the caller handles
-    (:data:`spark.ending.SIGNALS`) ends Java first. Where there is no archive of its classes, one is made once it went
-    well. ``brief``: see :func:`spark.session.open_session`.
+    (:data:`spark.ending.SIGNALS`) ends Java first. ``brief``: see :func:`spark.session.open_session`.
 
     :raises JavaMissing: see :func:`java_home`.
     """
-    archive = java_archive(note=True)
     stopping = Stopping()
     with folders() as folder, tempfile.TemporaryFile() as told, ExitStack() as ended, ExitStack() as starting:
         try:
             stopping.install()
-            java = starting.enter_context(
-                started(master, memory=memory, brief=brief, archive=archive, folder=folder, told=told)
-            )
+            java = starting.enter_context(started(master, memory=memory, brief=brief, folder=folder, told=told))
             running = Running(java=java, master=master, stopping=stopping, folder=folder, told=told, starting=starting)
             ended.enter_context(java.process)
             yield running
-            if running.class_path is not None:
-                # it may write at its end: the classes that it has noted, or what an option of the user's asks for
+            if running.went_well:
+                # it may write at its end: its archive of classes, or what an option of the user's asks for
                 with suppress(subprocess.TimeoutExpired):
                     java.process.wait(_ENDING_SECONDS)
         finally:
             stopping.end_java()
             stopping.remove()
-    if running.class_path is not None:
-        archive.make(java_home() / "bin" / "java", running.class_path)
 
 
 @contextmanager
@@ -217,7 +242,6 @@ def started(
     memory: str,
     brief: bool,
     settings: dict[str, str] | None = None,
-    archive: Archive | None = None,
     folder: Path | None = None,
     told: IO[bytes] | None = None,
 ) -> Iterator[Java]:
@@ -226,8 +250,10 @@ def started(
 
     :raises JavaMissing: see :func:`java_home`.
     """
-    chosen = {**_settings(master, memory, brief, archive or java_archive(note=False), folder), **(settings or {})}
-    with _environment(java_home(), master) as own:
+    home = java_home()
+    archive = _archive_options(home) if folder is not None else ()
+    chosen = {**_settings(master, memory, brief, archive, folder), **(settings or {})}
+    with _environment(home, master) as own:
         # as pyspark.java_gateway.launch_gateway does, which waits for it
         place = own / "gateway"
         process = subprocess.Popen(
@@ -256,7 +282,7 @@ def _home_without_a_name() -> tuple[str, ...]:
     return ()
 
 
-def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: Path | None) -> dict[str, str]:
+def _settings(master: str, memory: str, brief: bool, archive: tuple[str, ...], folder: Path | None) -> dict[str, str]:
     """What :func:`open_session` sets."""
     return {
         "spark.master": master,
@@ -278,7 +304,7 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
                 *_home_without_a_name(),
                 *(_BRIEF_JAVA if brief else _LONG_JAVA),
                 *((f"-Djava.io.tmpdir={folder}",) if folder is not None else ()),
-                *archive.options,
+                *archive,
             ]
         ),
         # moments are UTC, whatever zone the machine is in

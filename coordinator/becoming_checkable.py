@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
 from coordinator.checkable import NOTHING_ASKED, asked_terms, producer_group
-from coordinator.codec.message import PRODUCER_GROUP
 from coordinator.errors import Condition, Refusal
 from coordinator.halves import HalfPost, Halves
 from coordinator.holds import hold
 from coordinator.memory import POST_OCTETS
 from coordinator.transitions import CHECKABLE, TxnEvent, after
+from store.codec.message import PRODUCER_GROUP
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.check_back import Checkable
     from coordinator.checkable import CheckTerms
-    from coordinator.codec.message import Facts
+    from store.codec.message import Facts
 
 
 def look_at_group(txn: Checkable | None, facts: Facts, address: Address, terms: CheckTerms) -> None:

@@ -13,7 +13,7 @@ import structlog
 
 from coordinator.address.addresses import UNANSWERED
 from coordinator.address.letters import CHECK_COUNT, ORIGINAL_ADDRESS, PRODUCER_GROUP, TXN_ID
-from coordinator.codec.encoding import encode_binary, encode_map, encode_string, encode_symbol, encode_uint
+from store.codec.encoding import encode_binary, encode_map, encode_string, encode_symbol, encode_uint
 from store.commit.terms import BEFORE
 from store.errors import StoreError
 from store.questions import checks as questions

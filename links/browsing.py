@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.codec.encoding import DecodeError
 from coordinator.group import loading
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from links import engine
 from links.delivering import MOST_BACKLOG
 from links.outgoing import LARGE_IN_ENGINE, Outgoing, TooLarge
 from store import priorities
+from store.codec.encoding import DecodeError
 from store.errors import StoreError
 from store.priorities import Rank
 

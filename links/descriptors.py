@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from coordinator.codec.encoding import DecodeError, encode_list, scalar, skip
+from store.codec.encoding import DecodeError, encode_list, scalar, skip
 
 #: those that the engine looks at. Filters keep their symbols, and what a map holds: the service reads these itself.
 _NUMBERS = {

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from coordinator.codec.encoding import DecodeError, decode, encode_map, pairs
 from coordinator.codec.selectors import Selector
-from coordinator.codec.values import Described, Symbol
 from coordinator.errors import Condition, Refusal
 from links import engine
+from store.codec.encoding import DecodeError, decode, encode_map, pairs
+from store.codec.values import Described, Symbol
 
 _SELECTOR = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)
 _NO_LOCAL = ("apache.org:no-local-filter:list", 0x0000_468C_0000_0003)

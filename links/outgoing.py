@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import first_delivery, outgoing
 from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from links import engine, steps
 from links.delivering import Delivering
 from links.link import answer_default_outcome
+from store.codec.encoding import DecodeError
+from store.codec.message import first_delivery, outgoing
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address

@@ -10,8 +10,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.codec.encoding import DecodeError, encode_list, pairs, scalar, skip
-from coordinator.codec.values import Symbol
+from store.codec.encoding import DecodeError, encode_list, pairs, scalar, skip
+from store.codec.values import Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

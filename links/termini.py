@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.codec.encoding import DecodeError, encode_boolean, encode_list, scalar
 from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
 from links import states
 from links.performatives import Performative, starts_of
+from store.codec.encoding import DecodeError, encode_boolean, encode_list, scalar
 
 if TYPE_CHECKING:
     from store.spool import Octets

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec import message
 from links import frames
 from store import arrays
+from store.codec import message
 from tests import prepared
 from tests.fuzz.compiled import installed
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import examine_head
 from coordinator.group.entries import POSTGRES_EPOCH
 from coordinator.group.message_groups import message_group
 from store import priorities
+from store.codec.encoding import DecodeError
+from store.codec.message import examine_head
 from store.commit.terms import ALONE, INFINITY, LATEST, PLAIN, Terms
 
 if TYPE_CHECKING:
-    from coordinator.codec.message import Facts
+    from store.codec.message import Facts
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)

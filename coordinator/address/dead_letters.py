@@ -12,8 +12,8 @@ import structlog
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name
 from coordinator.address.letters import letter, story_of
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import front_of
+from store.codec.encoding import DecodeError
+from store.codec.message import front_of
 from store.commit.large import CopiedHalf
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble, StoreUnavailable

@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
-from coordinator.codec.message import DELIVERY_DELAY, DELIVERY_TIME, NO_FACTS
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.group.message_groups import message_group
 from store import priorities
+from store.codec.message import DELIVERY_DELAY, DELIVERY_TIME, NO_FACTS
 from store.commit.terms import ALONE, BEFORE, INFINITY, LATEST, PLAIN, Terms, key_of
 from store.spool import LARGE
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coordinator.address.nodes import Address
-    from coordinator.codec.message import Facts
     from coordinator.group.schedule import Schedule
     from coordinator.instance import Instance
+    from store.codec.message import Facts
     from store.commit.batch import Batch
     from store.spool import Octets
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from coordinator.address.addresses import AddressInvalid, check_name
-from coordinator.codec.encoding import (
+from store.codec.encoding import (
     MOST_PAIRS,
     DecodeError,
     decode,
@@ -23,7 +23,7 @@ from coordinator.codec.encoding import (
     pairs,
     skip,
 )
-from coordinator.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
+from store.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
 
 if TYPE_CHECKING:
     from store.questions.dead_letters import Failed

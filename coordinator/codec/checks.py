@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from coordinator.codec.encoding import (
+from store.codec.encoding import (
     DecodeError,
     encode_binary,
     encode_boolean,
@@ -16,7 +16,7 @@ from coordinator.codec.encoding import (
     encode_timestamp,
     encode_uint,
 )
-from coordinator.codec.message import (
+from store.codec.message import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
     HEADER,

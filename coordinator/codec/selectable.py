@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
-from coordinator.codec.encoding import DecodeError, pairs, scalar, skip
-from coordinator.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
+from store.codec.encoding import DecodeError, pairs, scalar, skip
+from store.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
 
 #: the most work of one evaluation: octets of the strings compared, for LIKE times the characters of the pattern
 MOST_WORK = 1 << 22

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
 from coordinator.group import holding
 from coordinator.group.entries import Entry
 from coordinator.group.surplus import Surplus
@@ -25,6 +24,7 @@ from coordinator.memory import ENTRY_OCTETS
 from coordinator.outcomes import UNTRANSFERRED
 from coordinator.transitions import AFTER_LEAVES, AFTER_SEND, BACK, LEAVES, UNSENT
 from store import priorities
+from store.codec.encoding import DecodeError
 from store.commit.checkable import NEVER_HAD
 from store.priorities import Rank, rank_of
 

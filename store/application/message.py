@@ -222,7 +222,7 @@ end $$""",
 
 
 def _check(schema: str) -> str:
-    # The sections of a message, as coordinator/codec/message.py checks them: their order, the types of their values and
+    # The sections of a message, as store/codec/message.py checks them: their order, the types of their values and
     # their sizes, and the fields of the header. Other values that hold values are not looked into. Returns at which
     # octet it is no message; null: it is one.
     return f"""

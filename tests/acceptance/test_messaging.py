@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.codec.message import examine, sections
+from store.codec.message import examine, sections
 from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service
 from tests.fix_wire import Begin

@@ -13,14 +13,15 @@ from contextlib import suppress
 from random import Random
 
 from coordinator.address.letters import letter
-from coordinator.codec import encoding, message, selectors
-from coordinator.codec.encoding import DecodeError
+from coordinator.codec import selectors
 from coordinator.errors import Refusal
 from coordinator.login.exchange import Anonymous
 from links import filters, states
 from links.greeting import SASL_HEADER, Greeting
 from spark import messages
 from spark.values import MessageUnreadable
+from store.codec import encoding, message
+from store.codec.encoding import DecodeError
 from tests.fuzz.grammar import SELECTORS, Grammar
 from tests.wire import types
 from tests.wire.frames import SaslInit, frame

@@ -1,4 +1,4 @@
-"""Sections of messages (``coordinator/codec/message.py``): the bare message stays as it is (rule P10)."""
+"""Sections of messages (``store/codec/message.py``): the bare message stays as it is (rule P10)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import examine, first_delivery, outgoing, sections, to_of
+from store.codec.encoding import DecodeError
+from store.codec.message import examine, first_delivery, outgoing, sections, to_of
 from tests.wire import types
 from tests.wire.frames import Record
 from tests.wire.messages import DATA, SEQUENCE, VALUE, Header, Message, Properties, section

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec.encoding import DecodeError
 from links import performatives
+from store.codec.encoding import DecodeError
 from tests.wire.frames import (
     RECEIVER,
     Attach,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from coordinator.codec.values import Described, Map, Symbol
+from store.codec.values import Described, Map, Symbol
 
 if TYPE_CHECKING:
     from store.spool import Octets

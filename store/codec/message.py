@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.codec.encoding import (
+from store.codec.encoding import (
     MOST_PAIRS,
     DecodeError,
     encode_list,
@@ -95,7 +95,7 @@ class Facts(NamedTuple):
 NO_FACTS = Facts()
 
 _Said = tuple[()] | tuple[int | None, int | None, int | None, str | None]
-_module = compiled("coordinator.codec._scan")
+_module = compiled("store.codec._scan")
 #: of a plain message its first three facts and its group, or nothing; None: it has to be looked at here
 _scan: Callable[[Octets], _Said | None] | None = None if _module is None else _module.scan
 

@@ -394,7 +394,7 @@ _WELL_FORMED = (
 
 
 def _bare(octets: bytes) -> bytes:
-    return b"".join(octets[found.start : found.end] for found in sections(octets) if found.code >= Properties.CODE)
+    return b"".join(octets[start:end] for code, start, _, end in sections(octets) if code >= Properties.CODE)
 
 
 def _expires_sooner(octets: bytes) -> bool:

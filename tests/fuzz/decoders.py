@@ -19,7 +19,6 @@ from coordinator.login.exchange import Anonymous
 from links import filters, states
 from links.greeting import SASL_HEADER, Greeting
 from spark import messages
-from spark.values import MessageUnreadable
 from store.codec import encoding, message
 from store.codec.encoding import DecodeError
 from tests.fuzz.grammar import SELECTORS, Grammar
@@ -176,7 +175,7 @@ class Decoders:
     def _pick(self, octets: bytes) -> None:
         """As a book's key is."""
         for pick in _PICKS:
-            with suppress(MessageUnreadable):
+            with suppress(DecodeError):
                 pick(messages.Message(octets))
 
     def _select(self, octets: bytes) -> None:

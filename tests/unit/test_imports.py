@@ -15,6 +15,7 @@ _PACKAGES = ("coordinator", "links", "store", "spark")
 
 _SPARK = "A reconciliation is built up: periods and columns, the source, frames, checks and books, the run"
 _ROOMS = "Inside coordinator the service is put together from rules that do not know it"
+_READS = "Of ours spark knows tables, ids, the codec and the archive's files alone"
 _CODEC = "Values, messages and selectors know no queue and no transaction"
 _ADDRESS = "Addresses: dead letters and subscriptions, entries of a message, the directory"
 _ACYCLIC = "No two modules of coordinator, or of links, need each other"
@@ -67,8 +68,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("coordinator/planted.py", "import coordinator.commands", "The rules do not know the command line"),
         ("coordinator/planted.py", "import spark", "Only commands import spark"),
         ("links/planted.py", "import spark", "Only commands import spark"),
-        ("spark/planted.py", "import coordinator", "Of ours spark knows tables, ids, the codec and the archive's files alone"),
-        ("spark/planted.py", "import store", "Of ours spark knows tables, ids, the codec and the archive's files alone"),
+        ("spark/planted.py", "import coordinator", _READS),
+        ("spark/planted.py", "import store", _READS),
         ("spark/ledger.py", "import spark.checks", _SPARK),
         ("spark/books/description.py", "import spark.books.rows", "A book is described, then opened, then compared"),
         ("coordinator/group/queues.py", "import coordinator.service", _ROOMS),

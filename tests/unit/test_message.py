@@ -118,8 +118,8 @@ def test_what_a_message_says_of_itself(octets: bytes) -> None:
     assert facts.absolute_expiry_ms == properties.absolute_expiry_time
     assert to_of(octets) == properties.to
     found = sections(octets)
-    assert [each.code for each in found] == [each.code for each in message.sections]
-    assert b"".join(octets[each.start : each.end] for each in found) == octets
+    assert [code for code, *_ in found] == [each.code for each in message.sections]
+    assert b"".join(octets[start:end] for _, start, _, end in found) == octets
 
 
 @pytest.mark.rule("P10")
@@ -137,7 +137,7 @@ def test_mutated_messages_are_read_or_refused(octets: bytes, edits: list[tuple[i
     except DecodeError:
         return
     made = outgoing(message, 1, 5, types.encode({Symbol("x-opt"): "y"}), acquired=False)
-    kept = b"".join(message[each.start : each.end] for each in sections(message) if each.code >= Properties.CODE)
+    kept = b"".join(message[start:end] for code, start, _, end in sections(message) if code >= Properties.CODE)
     assert made.endswith(kept)
     with suppress(DecodeError):
         to_of(message)

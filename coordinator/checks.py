@@ -13,25 +13,162 @@ import time
 from collections import OrderedDict
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
 
-from coordinator.check_marks import Marks
-from coordinator.check_turns import Turns
+from coordinator.address.addresses import UNANSWERED
+from coordinator.address.dead_letters import CHECK_COUNT, ORIGINAL_ADDRESS, PRODUCER_GROUP, TXN_ID
 from coordinator.codec import checks as copies
-from coordinator.group.entries import now_micros
+from coordinator.group.entries import POSTGRES_EPOCH, now_micros
+from store.codec.encoding import encode_binary, encode_map, encode_string, encode_symbol, encode_uint
+from store.commit.terms import BEFORE, INFINITY
 from store.errors import AddressGone, StoreError
+from store.ids import EPOCH_MS
 from store.questions import checks as questions
 from store.questions import entries
+from store.questions.checks import Wanted
 from store.reasons import ADDRESS_REMOVED, CHECKED
 from store.spool import LARGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from coordinator.address.directory import Directory
+    from coordinator.address.nodes import Address
+    from coordinator.errors import Refusal
     from coordinator.instance import Instance
     from store.decisions import Decision, Decisions
+    from store.questions.checks import Exhausted, Late
+
+
+# Where in time an instance looks for transactions that are to be checked (rule H12).
+#
+# Each look begins where the last has left none that are due. Index entries of decided transactions stay while a
+# snapshot is held (a dump, a reconciliation): a look that began with the oldest would walk through all of them. Older
+# ones that are undecided still, as they were due before this instance looked, or as another instance wrote them very
+# late, are looked for backwards, one piece of time in every other look.
+
+_MICROS = 1_000_000
+#: the shortest piece, and each as a part of the past behind it that was looked at: about a hundred pieces in all. Such
+#: a part may be a few hours of a day that was busy long ago: after a look that was slow, the next are smaller,
+#: until one is quick
+_SHORTEST = 60 * _MICROS
+_FEWEST_PARTS, _MOST_PARTS = 8, 32
+_SLOW_SECONDS, _QUICK_SECONDS = 0.010, 0.003
+#: one that has not looked for longer begins anew, so that it never looks at so much in one piece
+_LONGEST = 600 * _MICROS
+#: before that, there is no transaction
+_BEGINNING = EPOCH_MS * 1000 - POSTGRES_EPOCH * _MICROS
+
+
+class Marks:
+    """Of one producer group. Times are microseconds since 2000."""
+
+    __slots__ = ("_asked", "_back", "_backwards", "_low", "_parts", "complete")
+
+    def __init__(self, now: int) -> None:
+        self._asked = now
+        self._parts = _FEWEST_PARTS
+        self._begin(now)
+
+    def _begin(self, now: int) -> None:
+        #: forwards, a look begins here
+        self._low = now - _SHORTEST
+        #: from here on to where it begins forwards, none is left; :data:`BEFORE`: none is left before either
+        self._back = self._low
+        #: the look under way
+        self._backwards = False
+        #: the last look was forwards and has left none, and all of the past was looked at before
+        self.complete = False
+
+    def again(self) -> None:
+        """Look at all of the past once more."""
+        if self._back == BEFORE:
+            self._back = self._low
+
+    def wanted(self, most: int, now: int) -> Wanted:
+        """What to ask for now, at most so many transactions."""
+        if now - self._asked > _LONGEST:
+            self._begin(now)
+        self._asked = now
+        if self._backwards:
+            return Wanted(most, self._from, self._back)
+        return Wanted(most, self._low, INFINITY)
+
+    @property
+    def _from(self) -> int:
+        begin = self._back - max((self._low - self._back) // self._parts, _SHORTEST)
+        return begin if begin > _BEGINNING else BEFORE
+
+    def looked(self, low: int, *, full: bool, seconds: float) -> None:
+        """The answer. ``low``: from there on some may be left; ``full``: as many came as were asked for; ``seconds``:
+        how long the look took.
+        """
+        self.complete = not (self._backwards or full) and self._back == BEFORE
+        if not self._backwards:
+            self._low = low
+            self._back = min(self._back, low)
+        elif not full:
+            self._back = self._from
+            if seconds > _SLOW_SECONDS:
+                self._parts = min(2 * self._parts, _MOST_PARTS)
+            elif seconds < _QUICK_SECONDS:
+                self._parts = max(self._parts // 2, _FEWEST_PARTS)
+        self._backwards = not self._backwards and self._back > BEFORE
+
+
+# Which checkers an instance looks for next: some at a time, so that thousands of them keep nothing else waiting.
+#
+# Those that have more room go first. All others have their turn in each round, one after the other.
+
+C = TypeVar("C")
+
+
+class Turns(Generic[C]):
+    __slots__ = ("_first", "_line", "left")
+
+    def __init__(self) -> None:
+        #: the one whose turn was last comes last
+        self._line: OrderedDict[C, None] = OrderedDict()
+        #: those that go first
+        self._first: dict[C, None] = {}
+        #: of the line, how many the round has left
+        self.left = 0
+
+    def add(self, checker: C) -> None:
+        self._line[checker] = None
+
+    def remove(self, checker: C) -> None:
+        del self._line[checker]
+        self.left = min(self.left, len(self._line))
+        self._first.pop(checker, None)
+
+    def first(self, checkers: Iterable[C]) -> None:
+        """They go first."""
+        self._first |= dict.fromkeys(checkers)
+
+    def begin(self) -> None:
+        """A new round; what was left of the last one is in it."""
+        self.left = len(self._line)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether any go first."""
+        return bool(self._first)
+
+    def take(self, most: int) -> list[C]:
+        """The next checkers, at most so many; half of them are of the round, as long as it has any left."""
+        taken = dict.fromkeys(islice(self._first, most // 2 if self.left else most))
+        for checker in taken:
+            del self._first[checker]
+        while self.left and len(taken) < most:
+            self.left -= 1
+            checker = next(iter(self._line))
+            self._line.move_to_end(checker)
+            taken[checker] = None
+        return list(taken)
+
 
 log = structlog.get_logger(__name__)
 
@@ -359,3 +496,90 @@ class Checks:
             decided(stands)
 
         self._decisions.decide(due.txn_id, decision, CHECKED, answered)
+
+
+# What no checker has answered, however often it was asked: rolled back, and its messages kept aside (rule H10).
+#
+# Every instance looks, with or without checkers. One SQL transaction decides and copies, so that a crash leaves either
+# all or nothing of it.
+
+_EXHAUSTED_SECONDS = 1.0
+_EXHAUSTED_AT_ONCE = 20
+#: between looks at all of the past, for what was written more than a minute late
+
+
+class Exhaustion:
+    def __init__(self, instance: Instance, directory: Directory) -> None:
+        self._instance = instance
+        self._directory = directory
+        #: those that were found, without the one that is under way
+        self._found: list[Exhausted] = []
+        #: how long to wait after the last of them
+        self._wait = _EXHAUSTED_SECONDS
+        #: where to look: rows of those decided before stay there while a snapshot is held (H12)
+        self._low = BEFORE
+        self._whole_at = time.monotonic() + _WHOLE_SECONDS
+
+    def look(self) -> None:
+        instance = self._instance
+        if instance.disk_low:  # copies take room
+            instance.loop.call_later(_EXHAUSTED_SECONDS, self.look)
+        else:
+            now = time.monotonic()
+            if now >= self._whole_at:
+                self._low, self._whole_at = BEFORE, now + _WHOLE_SECONDS
+            questions.find_exhausted(instance.queries, _EXHAUSTED_AT_ONCE, self._low, self._looked)
+
+    def _looked(self, answer: Late | StoreError) -> None:
+        if not isinstance(answer, StoreError):
+            self._low = answer.low
+        if isinstance(answer, StoreError) or not answer.found:
+            self._instance.loop.call_later(_EXHAUSTED_SECONDS, self.look)
+            return
+        self._found = answer.found
+        self._wait = 0.0 if len(answer.found) == _EXHAUSTED_AT_ONCE else _EXHAUSTED_SECONDS
+        self._directory.resolve(UNANSWERED, self._resolved, origin="dead-letter")
+
+    def _resolved(self, address: Address | Refusal) -> None:
+        if isinstance(address, Exception):
+            log.error("no address for what no checker has answered", error=str(address))
+            self._found = []
+            self._instance.loop.call_later(_EXHAUSTED_SECONDS, self.look)
+        else:
+            self._next(address)
+
+    def _next(self, address: Address) -> None:
+        """One after the other, so that one that fails stops no other (H11)."""
+        if not self._found:
+            self._instance.loop.call_later(self._wait, self.look)
+            return
+        exhausted = self._found.pop(0)
+        instance = self._instance
+        ids = [instance.ids.next() for _ in range(sum(exhausted.halves.values()))]
+        annotations = {each: _story(exhausted, name) for each, name in exhausted.names.items()}
+
+        def done(answer: bool | StoreError) -> None:
+            txn = exhausted.txn_id.hex()
+            if isinstance(answer, StoreError):
+                log.error("what no checker has answered cannot be set aside", txn=txn, error=str(answer))
+                questions.postpone(instance.queries, exhausted.txn_id)
+            elif answer:
+                log.warning("rolled back: no checker has answered", txn=txn, group=exhausted.group, halves=len(ids))
+            else:  # perhaps the address was removed
+                self._wait = _EXHAUSTED_SECONDS
+                self._directory.changed(UNANSWERED)
+            self._next(address)
+
+        questions.exhaust(instance.queries, exhausted.txn_id, ids, address.id, annotations, instance.instance_id, done)
+
+
+def _story(exhausted: Exhausted, address: str) -> bytes:
+    """The annotations that say what a copy was posted in, and where to."""
+    return encode_map(
+        [
+            encode_symbol(ORIGINAL_ADDRESS) + encode_string(address),
+            encode_symbol(PRODUCER_GROUP) + encode_string(exhausted.group),
+            encode_symbol(TXN_ID) + encode_binary(exhausted.txn_id),
+            encode_symbol(CHECK_COUNT) + encode_uint(exhausted.checks),
+        ]
+    )

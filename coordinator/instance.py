@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.codec.selectors import TurnShare
+from coordinator.codec.selectors import Selectors, TurnShare
 from coordinator.memory import Account, default_bytes
-from coordinator.selectors_in_use import Selectors
 from store.asking import Queries
 from store.commit.group_commit import GroupCommit, Limits
 from store.ids import HalfIds, UuidV7

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from coordinator.errors import Condition, Refusal
 from store import channels
-from store.commit.notices import EVERY_GROUP
+from store.commit.parameters import EVERY_GROUP
 from store.questions import notices
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from coordinator.instance import Instance
     from store.commit.batch import Batch
     from store.errors import StoreError
+
 
 log = structlog.get_logger(__name__)
 
@@ -92,3 +96,79 @@ class Company:
 
     def refused(self, error: StoreError) -> None:
         log.error("other instances were not notified of messages in the store", error=str(error))
+
+
+# A client attaches a link again, at another instance: the later link stays (P13).
+#
+# A notice announces each attach, unless this instance is alone. PostgreSQL delivers all notices to all instances in the
+# order of their commits, so all see the same one last: a notice of another instance that comes after a link's own
+# notice steals the link.
+
+_STOLEN = Refusal(Condition.STOLEN, "the link was attached again, by way of another process of the service")
+
+
+class Stealable(Protocol):
+    def refuse(self, refusal: Refusal) -> None:
+        """Another instance has the link now."""
+
+
+class _Held:
+    __slots__ = ("announced", "link", "number")
+
+    def __init__(self, link: Stealable, number: int, *, announced: bool) -> None:
+        self.link = link
+        self.number = number
+        #: whether its own notice has come; at an instance that is alone, none is needed
+        self.announced = announced
+
+
+class Stealing:
+    """The links of this instance, which others may steal. ``identity``: what makes it the same link (part 2, 2.6.1)."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._held: dict[str, _Held] = {}
+        self._numbers = count(1)
+        #: the links that the others are not told of yet; while they are told of some, the next ones wait here
+        self._untold: dict[str, None] = {}
+        self._telling = False
+
+    def attached(self, identity: tuple[object, ...], link: Stealable) -> None:
+        alone = not self._instance.peers
+        digest, number = _digest(identity), next(self._numbers)
+        self._held[digest] = _Held(link, number, announced=alone)
+        if alone:
+            return
+        self._untold[digest] = None
+        if not self._telling:
+            self._telling = True
+            self._instance.loop.call_later(0, self._tell)
+
+    def _tell(self) -> None:
+        """Of those that are still there: however long the store is away, no more wait than there are links."""
+        untold, self._untold = self._untold, {}
+        self._telling = bool(untold)
+        if untold:
+            texts = [f"{self._instance.instance_id} {self._held[digest].number} {digest}" for digest in untold]
+            notices.announce_links(self._instance.queries, texts, self._tell)
+
+    def lost(self, identity: tuple[object, ...], link: Stealable) -> None:
+        digest = _digest(identity)
+        held = self._held.get(digest)
+        if held is not None and held.link is link:
+            del self._held[digest]
+            self._untold.pop(digest, None)
+
+    def notified(self, payload: str) -> None:
+        instance, number, digest = payload.split(" ")
+        held = self._held.get(digest)
+        if held is None:
+            return
+        if int(instance) == self._instance.instance_id:
+            held.announced = held.announced or int(number) == held.number
+        elif held.announced:
+            held.link.refuse(_STOLEN)
+
+
+def _digest(identity: tuple[object, ...]) -> str:
+    return hashlib.sha256(repr(identity).encode()).hexdigest()

@@ -13,7 +13,7 @@ import structlog
 
 from coordinator.address.nodes import Address, look_at_target, resource_deleted
 from coordinator.address.permissions import unauthorized
-from coordinator.becoming_checkable import look_at_group
+from coordinator.check_back import look_at_group
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from store.codec.encoding import DecodeError

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.becoming_checkable import declared_checkable
-from coordinator.check_back import Checkable
+from coordinator.check_back import Checkable, declared_checkable
 from coordinator.checkable import terms
 from coordinator.errors import Condition, Refusal
 from coordinator.registration import MOST_AT_ONCE, Registration

@@ -9,21 +9,18 @@ from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
 from coordinator.address.permissions import Permissions
 from coordinator.address.subscriptions import Subscriptions
-from coordinator.checks import Checks
-from coordinator.exhaustion import Exhaustion
-from coordinator.group.expiry import StoredExpiry
-from coordinator.group.schedule import Schedule
+from coordinator.checks import Checks, Exhaustion
+from coordinator.group.schedule import Schedule, StoredExpiry
 from coordinator.group.serving import Queues
 from coordinator.instance import Instance
 from coordinator.login.users import Users
 from coordinator.memory import GivingBack
-from coordinator.peers import Peers
+from coordinator.peers import Peers, Stealing
 from coordinator.posts import Posts
 from coordinator.registry import Registry
 from coordinator.retirement import Retirement
 from coordinator.settlements import Settlements
 from coordinator.sole import SoleConnections
-from coordinator.stealing import Stealing
 from store import channels
 from store.decisions import Decisions
 from store.heartbeat import Heartbeat

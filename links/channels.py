@@ -5,30 +5,88 @@ The engine passes over fields that are absent, hides ``echo``, and breaks the co
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.errors import Condition, Refusal
-from links import engine, termini
-from links.ends import Channel, End
+from links import engine, performatives
 from links.incoming import Incoming
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER, Performative
 from links.said import LinkState
 from store.codec.encoding import DecodeError, encode_string, scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from coordinator.service import Service
     from links.endpoints import Endpoints
     from links.frames import Key, Told
     from links.output import Output
-    from links.termini import Termini
+    from links.performatives import Termini
 
-    #: What is done about a frame, right after the engine has it.
-    Act = Callable[[], None]
+
+# What a peer has begun and attached, as its frames say.
+
+
+class Channel:
+    """A session that the peer has begun. ``pointer``: the engine's, once it has it."""
+
+    __slots__ = ("delivery", "ended", "left", "links", "named", "pointer", "received")
+
+    def __init__(self, first: int) -> None:
+        self.pointer: engine.Pointer | None = None
+        #: the id of the next transfer
+        self.received = first
+        #: of its next delivery; None: there was none
+        self.delivery: int | None = None
+        self.links: dict[int, End] = {}
+        #: how many of them have a name, by whether the peer is their sender, and the name
+        self.named: Counter[tuple[bool, str]] = Counter()
+        #: we have ended it: what the peer sends until it has ended it too means nothing (part 2, section 2.5.5)
+        self.ended = False
+        #: then, of the deliveries that it left undecided: the transactions that have them, and none
+        self.left: set[bytes] = set()
+
+
+class End:
+    """A link that the peer has attached."""
+
+    __slots__ = (
+        "asked", "channel", "delivery", "incomplete", "keys", "limit", "name", "pointer", "refusal", "resumes",
+        "second", "sends", "settled", "txn_id",
+    )  # fmt: skip
+
+    def __init__(self, name: str, channel: int, *, sends: bool, second: bool) -> None:
+        #: as the engine knows it
+        self.name = name
+        #: of the peer's session
+        self.channel = channel
+        self.pointer: engine.Pointer | None = None
+        #: the peer is its sender
+        self.sends = sends
+        #: its receiver settles second
+        self.second = second
+        #: of a receiver: the delivery-count up to which it has given credit
+        self.limit = 0
+        #: a delivery has begun, and more of it is to come
+        self.incomplete = False
+        #: of the last that has begun: its id, its transaction, and whether it goes on from an earlier link
+        self.delivery = 0
+        self.txn_id: bytes | None = None
+        self.resumes = False
+        #: and whether it is settled
+        self.settled = False
+        #: under which its transfers are plain
+        self.keys: set[Key] = set()
+        #: why its attach is refused
+        self.refusal: Refusal | None = None
+        #: of its termini
+        self.asked: Termini | None = None
+
+
+#: What is done about a frame, right after the engine has it.
+Act = Callable[[], None]
 
 #: the smallest max-frame-size (part 2, section 2.8.19)
 _SMALLEST_FRAME = 512
@@ -61,7 +119,7 @@ class Carrier(Protocol):
     output: Output
 
     def end_session(self, session: engine.Pointer, refusal: Refusal) -> set[bytes]:
-        """Once the begin is answered. See :attr:`links.ends.Channel.left`."""
+        """Once the begin is answered. See :attr:`links.channels.Channel.left`."""
 
 
 class Channels:
@@ -221,7 +279,7 @@ class Channels:
         channel.named[sends, _said(name)] += 1
         end = channel.links[handle] = End(name, number, sends=sends, second=found.value(4) == _SECOND)
         try:
-            end.asked = termini.asked(found)
+            end.asked = performatives.asked(found)
         except DecodeError as error:
             end.refusal = Refusal(Condition.INVALID_FIELD, str(error))
         address = found.address(6 if sends else 5)

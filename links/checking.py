@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from coordinator.checkable import producer_group
 from coordinator.errors import Condition, Refusal
 from links import engine, steps
-from links.delivering import Delivering
+from links.outgoing import Delivering
 from store.permissions import Verb
 
 if TYPE_CHECKING:
     from coordinator.checks import Due
-    from links.filters import Filters
     from links.link import Carrier
+    from links.outgoing import Filters
 
 #: a source address that begins so names a producer group
 PREFIX = "$check/"

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.address.permissions import unauthorized
 from coordinator.login import logins
-from coordinator.login.exchange import Code, Outcome
-from coordinator.login.offer import EXTERNAL
-from coordinator.login.origin import peer_of
+from coordinator.login.logins import EXTERNAL, peer_of
+from coordinator.login.password import Code, Outcome
 from links.tls import TlsSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from coordinator.address.permissions import Rights
-    from coordinator.login.exchange import Challenge, Exchange, Say
+    from coordinator.login.password import Challenge, Exchange, Say
     from coordinator.service import Service
     from store.permissions import Verb
 
@@ -27,7 +26,7 @@ class Client:
     __slots__ = ("_let_in", "_mechanisms", "login", "peer", "rights", "service", "socket", "user", "user_id")
 
     def __init__(self, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
-        """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.offer`)."""
+        """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.logins`)."""
         self.service = service
         self.socket = sock
         self.peer = peer_of(sock)

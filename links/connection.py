@@ -21,8 +21,7 @@ from links.look import Look
 from links.output import Output
 from links.parked import Parked
 from links.sole import Sole, policy
-from links.tls import TlsSocket
-from links.tls_output import TlsOutput
+from links.tls import TlsOutput, TlsSocket
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,9 +30,10 @@ if TYPE_CHECKING:
     from coordinator.service import Service
     from links.crowd import Crowd
     from links.link import Sending
-    from links.shares import Shares
-    from links.termini import Termini
+    from links.performatives import Termini
+    from links.reactor import Shares
     from store.permissions import Verb
+
 
 log = structlog.get_logger(__name__)
 
@@ -112,7 +112,7 @@ class Connection(Client):
     )
 
     def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
-        """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.offer`)."""
+        """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.logins`)."""
         sock.setblocking(False)
         if sock.family in (sockets.AF_INET, sockets.AF_INET6):
             sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
@@ -132,7 +132,7 @@ class Connection(Client):
         #: by naming them (:class:`coordinator.address.directory.Maker`)
         self.addresses_made = 0
         self.open = True
-        #: octets that the next turn reads at once, and its share of the time (:mod:`links.reading`)
+        #: octets that the next turn reads at once, and its share of the time (:mod:`links.reactor`)
         self.read_room, self.read_seconds = LITTLE_ROOM, reactor.shares.most
         #: None once the protocol headers, and SASL, are done
         self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
@@ -402,3 +402,41 @@ class Connection(Client):
         engine.connection_close(self.pointer)
         self.go_on()
         self.mark()
+
+
+# Input that the engine may not have, or does not take (P14).
+
+
+def may_have(connection: Connection, octets: memoryview) -> bool:
+    """Whether the engine may have what was read."""
+    dispositions = connection.dispositions
+    if dispositions.refused:
+        return False
+    try:
+        dispositions.look(octets)
+    except Refusal as refusal:
+        log.info("connection refused", peer=connection.peer, description=refusal.description)
+        connection.force_close(refusal.condition, refusal.description)
+        return False
+    return True
+
+
+def refuse(connection: Connection) -> None:
+    """The engine takes no more input. Unless it closes by itself, tell the peer why (P14; part 2, section 2.8.15).
+
+    Proton 0.40 closes with an error when the header of a frame is malformed, but not when the frame's body cannot
+    be decoded or is out of its place.
+    """
+    state = engine.connection_state(connection.pointer)
+    if not connection.open or state & engine.REMOTE_CLOSED:
+        return
+    if engine.is_set(engine.transport_condition(connection.transport)):
+        return
+    if state & engine.REMOTE_ACTIVE:
+        if not connection.closing:
+            connection.force_close(
+                Condition.DECODE_ERROR, "a frame that cannot be decoded, or that is out of its place"
+            )
+    else:
+        connection.output.write()
+        connection.close()

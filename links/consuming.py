@@ -7,26 +7,25 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator.errors import Condition, Refusal
-from coordinator.group.search import Search
+from coordinator.group.selecting import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
 from coordinator.printable import printable
 from coordinator.retirement import Departure
 from coordinator.transitions import DECIDED
 from links import engine, states, steps
-from links.delivering import MOST_BACKLOG
 from links.link import NONE
-from links.outgoing import LARGE_IN_ENGINE, Outgoing, TooLarge
+from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing, TooLarge
 from links.output import MOST_HANDED
 from store.codec.encoding import DecodeError
 from store.codec.message import shows_properties
 
 if TYPE_CHECKING:
-    from coordinator.address.groups import Group
+    from coordinator.address.addresses import Group
     from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
-    from links.filters import Filters
     from links.link import Carrier
+    from links.outgoing import Filters
 
 log = structlog.get_logger(__name__)
 

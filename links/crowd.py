@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from coordinator.errors import Condition, Refusal
-from coordinator.login.origin import origin_of_peer
+from coordinator.login.logins import origin_of_peer
 
 if TYPE_CHECKING:
     from links.client import Client

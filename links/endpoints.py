@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from coordinator.address.permissions import unauthorized
+from coordinator.codec.selectors import TurnShare
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
-from links import engine, filters
+from links import engine, outgoing
 from links.consuming import Consuming
 from links.control_link import ControlLink
-from links.delivering import Delivering
 from links.incoming import Incoming
 from links.link import NONE, Attaching, Carrier, Identity, Link, Refused, refuse_attach
+from links.outgoing import Delivering
 from links.posting import attach_target
 from links.source import attach_source
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coordinator.address.nodes import Address
-    from links.in_turn import Attaches
+    from store.loop import Loop
+
 
 log = structlog.get_logger(__name__)
 
@@ -117,7 +119,7 @@ class Endpoints:
                 raise refused
             self.connection.parked.take_attach()
             if not engine.link_is_receiver(pointer):
-                if filters.any_asked(engine.link_remote_source(pointer)):
+                if outgoing.any_asked(engine.link_remote_source(pointer)):
                     self.connection.reactor.attaches.take(self.connection, pointer)
                 else:
                     attach_source(self.connection, pointer)
@@ -349,3 +351,67 @@ class Endpoints:
         for address in self.dynamic.values():
             self.connection.service.directory.remove_dynamic(address, self.connection)
         self.dynamic.clear()
+
+
+# Attaches with filters: a selector takes milliseconds to read, so a turn of the reactor reads only some of them.
+#
+# The others wait for later turns. Connections take turns, so one that attaches thousands of links holds up no other.
+
+
+class InTurn(Attaching):
+    """An attach that waits for its turn."""
+
+    __slots__ = ("_attaches",)
+
+    def __init__(self, connection: Carrier, pointer: engine.Pointer, attaches: Attaches) -> None:
+        super().__init__(connection, pointer)
+        self._attaches = attaches
+
+    def lost(self) -> None:
+        self._attaches.forget(self)
+
+
+class Attaches:
+    """The attaches that wait, by connection."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._share = TurnShare()
+        self._counting = False
+        self._waiting: dict[Carrier, dict[InTurn, None]] = {}
+
+    def take(self, connection: Carrier, pointer: engine.Pointer) -> None:
+        """Answer the attach now if this turn has time left; otherwise let it wait."""
+        if not self._counting:
+            self._counting = True
+            self._share.renew()
+            self._loop.call_later(0, self._next_turn)
+        if not self._waiting and not self._share.used_up:
+            connection.endpoints.attach_source(pointer)
+            return
+        waiting = InTurn(connection, pointer, self)
+        self._waiting.setdefault(connection, {})[waiting] = None
+        connection.endpoints.attached(waiting)
+
+    def forget(self, link: InTurn) -> None:
+        """Its client has detached it."""
+        waiting = self._waiting.get(link.connection, {})
+        waiting.pop(link, None)
+        if not waiting:
+            self._waiting.pop(link.connection, None)
+
+    def _next_turn(self) -> None:
+        self._share.renew()
+        while self._waiting and not self._share.used_up:
+            connection, waiting = next(iter(self._waiting.items()))
+            link = next(iter(waiting))
+            self.forget(link)
+            if waiting:  # other connections come first
+                self._waiting[connection] = self._waiting.pop(connection)
+            try:
+                connection.endpoints.attach_source(link.pointer)
+            except Exception:  # noqa: BLE001 - a defect costs this connection only
+                self._loop.contain(link)
+        self._counting = bool(self._waiting)
+        if self._counting:
+            self._loop.call_later(0, self._next_turn)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from coordinator.login.exchange import REFUSED, Challenge, Exchange, Outcome, Say
-from coordinator.login.offer import ANONYMOUS
+from coordinator.login.logins import ANONYMOUS
+from coordinator.login.password import REFUSED, Challenge, Exchange, Outcome, Say
 from store.codec.encoding import DecodeError, decode, encode_binary, encode_list, encode_symbol
 from store.codec.values import Described, Symbol
 

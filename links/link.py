@@ -9,7 +9,7 @@ import structlog
 
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
-from links import amending, container, engine, states, termini
+from links import amending, container, engine, performatives, states
 from store.codec.encoding import DecodeError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from links.dispositions import Dispositions
     from links.output import Output
     from links.parked import Parked
-    from links.termini import Termini
+    from links.performatives import Termini
     from store.permissions import Verb
     from store.spool import Octets
 
@@ -263,7 +263,7 @@ def copy_source(connection: Carrier, pointer: engine.Pointer) -> None:
 def answer_default_outcome(connection: Carrier, pointer: engine.Pointer, outcome: Outcome) -> None:
     """The answer to the attach, which is not written yet, says that our source has this default-outcome."""
     properties = engine.terminus_properties(engine.link_source(pointer))
-    marked = amending.with_default_outcome(termini.encoded(outcome), engine.encoded_short(properties) or b"")
+    marked = amending.with_default_outcome(performatives.encoded(outcome), engine.encoded_short(properties) or b"")
     engine.put_octets(marked, properties)
     connection.output.amending.due = True
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from coordinator.errors import Condition, Refusal
-from links import channels, descriptors, engine, frames, performatives
+from links import channels, engine, frames, performatives
 from links.channels import MOST_CREDIT, Before, Broken, Channels
 from links.performatives import ATTACH, CLOSE, FLOW, OPEN, TRANSFER, Performative
 from store.codec.encoding import DecodeError, encode_uint
@@ -177,7 +177,7 @@ class Look:
         if body >= size:
             return None
         head = octets[at : at + (min(size, _HEAD_OF_TRANSFER) if _is_transfer(octets, at) else size)]
-        numbered = descriptors.numbered(head, body)
+        numbered = performatives.numbered(head, body)
         if numbered is None:
             return self._judge_head(at, size, head, body)
         written, end = numbered

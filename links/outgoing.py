@@ -7,27 +7,137 @@ the link wait until the large one is complete; other links do not wait.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 import structlog
 
+from coordinator.codec.selectors import Selector
 from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from links import engine, steps
-from links.delivering import Delivering
-from links.link import answer_default_outcome
-from store.codec.encoding import DecodeError
+from links import container, engine, steps
+from links.link import Link, answer_default_outcome, answer_terminus, copy_target
+from links.output import MOST_HANDED
+from store.codec.encoding import DecodeError, decode, encode_map, pairs
 from store.codec.message import first_delivery, outgoing
+from store.codec.values import Described, Symbol
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from links.filters import Filters
     from links.link import Carrier
+
+
+# Links on which the service sends: their answer to the attach, their credit, and when they wait (rules P5, P8).
+
+#: octets that wait to be written in one session; with more, its consumers stop
+MOST_BACKLOG = 1 << 20
+
+
+class Delivering(Link):
+    __slots__ = ("_drains", "_owes_flow", "credit", "draining")
+
+    def __init__(
+        self, connection: Carrier, pointer: engine.Pointer, address: str, filters: bytes, *, lasts: bool = False
+    ) -> None:
+        """Answer the attach. ``filters``: those that are honoured, an encoded map. ``lasts``: the source outlives the
+        link.
+        """
+        super().__init__(connection, pointer)
+        source = engine.link_source(pointer)
+        answer_terminus(source, engine.link_remote_source(pointer), lasts=lasts)
+        engine.terminus_set_type(source, engine.SOURCE)  # a null source names a subscription by the link's name
+        asked = None if engine.terminus_is_dynamic(source) else engine.address_of(source)
+        engine.set_address(source, asked or address)
+        if not engine.terminus_distribution_mode(source):  # part 3, section 3.5.3
+            engine.terminus_set_distribution_mode(source, engine.DIST_MODE_MOVE)
+        # P8: the answer leaves out unknown filters
+        engine.put_octets(filters, engine.terminus_filter(source))
+        engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
+        copy_target(connection, pointer)
+        engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
+        engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
+        engine.link_set_max_message_size(pointer, int(connection.service.limits.max_message_size_bytes))
+        engine.link_open(pointer)
+        #: it is drained, once the engine has written what it has for the link
+        self._drains = False
+        #: the peer drains credit, and was not told yet that it is used up
+        self._owes_flow = False
+        self._read_credit()
+        connection.mark()
+
+    def _read_credit(self) -> None:
+        self.credit = max(0, engine.link_credit(self.pointer))
+        self.draining = bool(engine.link_get_drain(self.pointer))
+        self._owes_flow = self._owes_flow or (self.draining and self.credit > 0)
+
+    def lost(self) -> None:
+        self.connection.held_back.pop(self, None)
+
+    def _backlogged(self) -> bool:
+        """Whether so much waits to be written that it must wait."""
+        output = self.connection.output
+        in_session: int = engine.session_outgoing_bytes(self.session)
+        return output.writing or output.handed > MOST_HANDED or in_session > MOST_BACKLOG
+
+    def _held_back(self) -> bool:
+        """Whether it must wait: its connection leaves more than its share unsettled, and all together too much."""
+        if self.connection.output.over_share:
+            self.connection.hold_back(self)
+            return True
+        return False
+
+    def held_no_more(self) -> None:
+        if self.open:
+            self._has_room()
+
+    def _has_room(self) -> None:
+        """More may be sent than before, or the peer drains its credit."""
+        raise NotImplementedError
+
+    def refuse_transfer(self) -> bool:
+        """Whether the peer, the receiver of this link, has sent a transfer itself. That closes the connection."""
+        if engine.link_current(self.pointer) == engine.NULL:  # our own deliveries are complete at once
+            return False
+        self.connection.force_close(Condition.NOT_ALLOWED, f"a transfer from the receiver of the link {self.name!r}")
+        return True
+
+    def drained(self) -> None:
+        self.credit = 0
+        self.draining = False
+        self._drains = True
+        engine.transport_pending(self.connection.transport)  # it makes its frames, as far as the peer's window goes
+        self._end_drain()
+
+    def _end_drain(self) -> None:
+        """Say that there is nothing more. The engine says it only where it is asked behind the last transfer, and where
+        credit is left.
+        """
+        if engine.link_queued(self.pointer) > 0:
+            self.connection.starved[self] = None
+            return
+        self._drains = False
+        if not engine.link_drained(self.pointer) and self._owes_flow:
+            self.connection.say_state(self.pointer)
+        self._owes_flow = False
+        self.connection.mark()
+
+    def fed(self) -> None:
+        """Something was written: see again."""
+        if self.open:
+            if self._drains:
+                self._end_drain()
+            self._go_on_sending()
+
+    def _go_on_sending(self) -> None:
+        """Look again whether more may be sent."""
+        raise NotImplementedError
+
 
 log = structlog.get_logger(__name__)
 
@@ -228,3 +338,82 @@ def _marked(entry: Entry, octets: bytes) -> bytes:
     """The message with its counts, its remaining time-to-live and its annotations."""
     left = max(1, (entry.expires - now_micros()) // 1000) if entry.expires else None
     return outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)
+
+
+# The filters of a source (part 3, section 3.5.8) that this service knows: JMS selectors and no-local (rule P16).
+#
+# Both are described values under a key of the client's choice, by the descriptors of the registry "AMQP Capabilities,
+# filters": ``apache.org:selector-filter:string`` and ``apache.org:no-local-filter:list``.
+
+_SELECTOR = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)
+_NO_LOCAL = ("apache.org:no-local-filter:list", 0x0000_468C_0000_0003)
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The known filters that a client asked for. ``selector``: None if it is missing or empty."""
+
+    selector: Selector | None = None
+    no_local: bool = False
+    #: encoded keys and values, as the client sent them
+    _selectors: tuple[bytes, ...] = ()
+    _no_locals: tuple[bytes, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The selector's text; empty if every message matches."""
+        return "" if self.selector is None else self.selector.text
+
+    def without_no_local(self) -> Filters:
+        """For a source that cannot honour no-local: the answer leaves it out, so the client knows (section 3.5.3)."""
+        return replace(self, no_local=False, _no_locals=())
+
+    def answer(self) -> bytes:
+        """The encoded filter set of the answer: the honoured filters, unchanged; empty if there are none."""
+        honoured = [*self._selectors, *self._no_locals]
+        return encode_map(honoured) if honoured else b""
+
+
+def any_asked(source: engine.Pointer) -> bool:
+    """Whether the source has filters, which take time to read."""
+    return bool(engine.data_encoded_size(engine.terminus_filter(source)))
+
+
+def asked(source: engine.Pointer, selector: Callable[[str], Selector]) -> Filters:
+    """The known filters of a source. Refusal if one cannot be read, or if there are two selectors. ``selector``
+    compiles the text of one.
+    """
+    try:
+        return known(engine.encoded(engine.terminus_filter(source)), selector)
+    except DecodeError as error:
+        raise Refusal(Condition.DECODE_ERROR, f"the filter of the source: {error}") from None
+
+
+def known(octets: bytes, selector: Callable[[str], Selector] = Selector) -> Filters:
+    """The known filters of an encoded filter set. DecodeError if it is malformed."""
+    if octets[:1] not in (b"\xc1", b"\xd1"):
+        return Filters()
+    texts: list[object] = []
+    selectors: list[bytes] = []
+    no_locals: list[bytes] = []
+    for _, pair in pairs(octets, 0):
+        _, at = decode(pair)
+        value, _ = decode(pair, at)
+        if isinstance(value, Described):
+            if value.descriptor in _SELECTOR:
+                texts.append(value.value)
+                selectors.append(pair)
+            elif value.descriptor in _NO_LOCAL:
+                no_locals.append(pair)
+    if len(texts) > 1:
+        raise Refusal(Condition.INVALID_FIELD, f"the source has {len(texts)} selectors, one was expected")
+    found = None
+    if texts:
+        text = texts[0]
+        if not isinstance(text, str) or isinstance(text, Symbol):
+            raise Refusal(
+                Condition.INVALID_FIELD, f"the selector is of type {type(text).__name__}, a string was expected"
+            )
+        if text.strip():
+            found = selector(text)
+    return Filters(found, bool(no_locals), tuple(selectors), tuple(no_locals))

@@ -6,27 +6,337 @@ deliver, hand what has gathered to the store, and write once for each connection
 
 from __future__ import annotations
 
+import gc
 import select
 import socket
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
+from operator import attrgetter
+from types import BuiltinMethodType, FunctionType, MethodType
 
 import structlog
 
 from coordinator.errors import Condition
 from coordinator.retirement import Departure
-from links import engine, malformed, reading, steps
-from links.connection import Connection
-from links.containment import connection_of, name_of
+from links import engine, steps
+from links.connection import Connection, may_have, refuse
 from links.crowd import Crowd
+from links.endpoints import Attaches
 from links.greeting import Greeting
-from links.in_turn import Attaches
-from links.leaving import Leaving
 from links.link import Identity, Link
 from links.loop import Loop
-from links.shares import Shares
-from links.ticks import Ticks
+
+# The shares that connections have of the time in which a turn reads.
+
+#: A read counts for no more. It may have taken longer for another reason: a disk, or a machine that stood still.
+COUNTED_SECONDS = 0.005
+#: Of its share a connection that says little keeps so much. When hundreds of these begin to say much, each has this
+#: before those that have said much.
+SAVED_SECONDS = 0.002
+
+
+class Shares:
+    """Of the time that reads take, by the seconds that count for each connection."""
+
+    __slots__ = ("_level", "behind", "most")
+
+    def __init__(self) -> None:
+        #: the last turn has left some unread
+        self.behind = False
+        #: The most that counts for one, by :data:`COUNTED_SECONDS` above what counted for those that are read now. New
+        #: ones begin with it: those that come and go have no more than those that stay.
+        self.most = 0.0
+        #: what had counted for those that were read last
+        self._level = 0.0
+
+    @property
+    def least(self) -> float:
+        """Less counts as this: one that was away for long has not saved all of it up."""
+        return self._level - SAVED_SECONDS
+
+    def ended(self, had: float, most: float, *, behind: bool) -> None:
+        """A turn. ``had``: by the last that was read, before; ``most``: by any."""
+        self._level, self.most, self.behind = max(self._level, had), most, behind
+
+
+# What clients have sent is read for a moment in each turn, from one connection after the other (rule S5): however much
+# they send, the store's answers, the heartbeat and the other clients have their turn.
+#
+# Where there is more than a turn reads, connections have equal shares of the time: who has had the least comes first. A
+# client that says little does not wait for hundreds that say much, and all they say.
+
+#: So long a turn reads; it ends what it has begun.
+READ_SECONDS = 0.04
+#: Reads that take longer, together, were of too much at once: the next ones of their connections are of less.
+LONG_READS_SECONDS = 0.02
+#: the least octets that are read at once, where octets take long
+LEAST_ROOM = 512
+
+_HAD = attrgetter("read_seconds")
+
+
+def read_some(reactor: Reactor) -> None:
+    """Those that this turn leaves come first in the next, of those that have had as much, and in smaller parts: where
+    hundreds begin at once, none waits until each of the others has had as much read as if it were alone.
+    """
+    readable, reactor.readable = reactor.readable, []
+    shares = reactor.shares
+    if shares.behind:
+        readable.sort(key=_HAD)
+    began = now = time.monotonic()
+    least, most = shares.least, shares.most
+    longest = LONG_READS_SECONDS / len(readable)
+    for number, connection in enumerate(readable, 1):
+        connection.readable = False
+        if not connection.open or connection.paused:
+            continue
+        room = connection.read_room
+        try:
+            reactor.read(connection)
+        except Exception:  # noqa: BLE001 - a defect costs this connection only
+            reactor.contain(connection)
+        before, now = now, time.monotonic()
+        if now - before > longest:
+            connection.read_room = min(connection.read_room, max(room // 4, LEAST_ROOM))
+        had = max(connection.read_seconds, least)
+        connection.read_seconds = had + min(now - before, COUNTED_SECONDS)
+        most = max(most, connection.read_seconds)
+        if now - began > READ_SECONDS and number < len(readable):
+            left = readable[number:]
+            for each in left:
+                each.read_room = max(each.read_room // 4, LEAST_ROOM)
+            reactor.readable = left + reactor.readable
+            shares.ended(had, most, behind=True)
+            return
+    shares.ended(most, most, behind=False)
+
+
+# The clock of connections: ticks of the engine, which keeps the idle times by them, and the time to open (P4).
+
+#: between ticks of a connection whose transport asks for none
+_TICK_SECONDS = 30.0
+
+
+class Ticks:
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        #: by number
+        self._connections: dict[int, Connection] = {}
+        #: when the time of each connection to open is up, the oldest first
+        self._unopened: dict[Connection, float] = {}
+        #: all share one deadline of the loop: with one each, thousands would outlive their connections
+        self._looks_at_unopened = False
+
+    def begin(self, connection: Connection) -> None:
+        self._connections[connection.number] = connection
+        self._tick(connection)
+        seconds = connection.service.limits.opening_seconds
+        if not self._looks_at_unopened:
+            self._looks_at_unopened = True
+            self._reactor.call_later(seconds, self._end_unopened)
+        self._unopened[connection] = time.monotonic() + seconds
+
+    def opened(self, connection: Connection) -> None:
+        """Now the idle times of both sides are known (P4): ask the engine when it wants its next tick."""
+        self._unopened.pop(connection, None)
+        self.tick_in(0, connection)
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)
+        self._unopened.pop(connection, None)
+
+    def tick_in(self, seconds: float, connection: Connection) -> None:
+        """At most one tick is due at a time. The deadline holds a number, so that a closed connection is not kept
+        alive.
+        """
+        connection.ticks += 1
+        self._reactor.call_later(seconds, partial(self._tick_again, connection.number, connection.ticks))
+
+    def _tick_again(self, number: int, ticks: int) -> None:
+        connection = self._connections.get(number)
+        if connection is not None and connection.ticks == ticks:
+            self._reactor.read_in_turn(connection)
+            self._reactor.call_later(0, partial(self._tick_when_read, number, ticks))
+
+    def _tick_when_read(self, number: int, ticks: int) -> None:
+        """This process may have been stopped, or kept by others, for longer than the idle time: then the peer's sign of
+        life still lies in the socket.
+        """
+        connection = self._connections.get(number)
+        if connection is None or connection.ticks != ticks:
+            return
+        if connection.readable:
+            self._reactor.call_later(0, partial(self._tick_when_read, number, ticks))
+        else:
+            self._reactor.call(partial(self._tick, connection))
+
+    def _tick(self, connection: Connection) -> None:
+        if not connection.open:
+            return
+        now = time.monotonic()
+        idle = connection.service.limits.idle_timeout_seconds
+        if connection.output.is_stuck(idle):
+            log.info(
+                "connection closed: its peer reads nothing", peer=connection.peer, unread=len(connection.output.unread)
+            )
+            self._reactor.close(connection)
+            return
+        if connection.paused and not connection.must_pause:  # in case what it was paused for ended unnoticed
+            self._reactor.call_later(0, connection.resume)
+        deadline = engine.transport_tick(connection.transport, int(now * 1000))
+        self._reactor.drain_events()
+        connection.mark()
+        wait = max(deadline / 1000 - now, 0.01) if deadline else _TICK_SECONDS
+        if connection.output.unread:
+            wait = min(wait, idle)
+        self.tick_in(min(wait, _TICK_SECONDS), connection)
+
+    def _end_unopened(self) -> None:
+        """Close connections whose peer did not open them in time (P4)."""
+        now = time.monotonic()
+        late = list(takewhile(lambda connection: self._unopened[connection] <= now, self._unopened))
+        for connection in late:
+            self._reactor.call(partial(self._read_and_end, connection))
+        self._looks_at_unopened = bool(self._unopened)
+        if self._unopened:
+            self._reactor.call_later(max(0.0, next(iter(self._unopened.values())) - now), self._end_unopened)
+
+    def _read_and_end(self, connection: Connection) -> None:
+        """What opens it may lie in the socket: this process may have been stopped."""
+        self._reactor.read(connection)
+        if self._unopened.pop(connection, None) is not None:
+            log.info("connection closed: it was not opened in time (limits.opening_seconds)", peer=connection.peer)
+            self._reactor.close(connection)
+
+
+# A defect of ours costs one connection, not the worker (P14): finds out which connection.
+
+#: attributes by which units, entries and logins refer to what they belong to
+_OWNERS = ("link", "_link", "connection", "owner", "_entry", "_disabled")
+_DEEPEST = 5
+
+
+def connection_of(what: object) -> Connection | None:
+    """The connection that a callback or a unit belongs to, searched in what it refers to. None: it belongs to none."""
+    return _search(what, _DEEPEST)
+
+
+def name_of(what: object) -> str:
+    """For the log."""
+    if isinstance(what, partial):
+        return name_of(what.func)
+    return str(getattr(what, "__qualname__", type(what).__qualname__))
+
+
+def _search(what: object, depth: int) -> Connection | None:
+    if isinstance(what, Connection):
+        return what
+    if isinstance(what, Link):
+        return _search(what.connection, 0)
+    if depth:
+        for each in _referred(what):
+            found = _search(each, depth - 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _referred(what: object) -> Iterator[object]:
+    if isinstance(what, MethodType | BuiltinMethodType):  # that of a class which mypyc has compiled is of the latter
+        yield what.__self__
+    elif isinstance(what, partial):
+        yield what.func
+        yield from what.args
+    elif isinstance(what, FunctionType):
+        for cell in what.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # not bound yet
+                continue
+    elif (variables := getattr(what, "__mypyc_env__", None)) is not None:
+        yield from _of_compiled(variables)
+    elif type(what).__module__.startswith(("coordinator.", "links.")):
+        for name in _OWNERS:
+            each = getattr(what, name, None)
+            if each is not None:
+                yield each
+
+
+def _of_compiled(variables: object) -> Iterator[object]:
+    """What a function that mypyc has compiled knows of those around it, which have their variables in objects."""
+    for each in gc.get_referents(variables):
+        if type(each).__name__.endswith("_env"):
+            yield from _of_compiled(each)
+        else:
+            yield each
+
+
+# Sockets of connections that have ended: each is kept until its peer has seen the end.
+#
+# A socket that is closed with input unread is reset, and a reset may take our last words, the close and its reason,
+# from a peer that has not read them yet (RFC 1122, section 4.2.2.13). So the worker ends its own side only, and throws
+# away what the peer still sends, until the peer closes too or the time is up.
+
+#: how long a peer may take to read our last words, and to close
+LINGER_SECONDS = 5.0
+#: sockets that are kept; further ones are closed at once
+MOST_LEAVING = 256
+
+
+class Leaving:
+    """``take`` a socket that neither the loop nor a connection knows any more."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        #: by descriptor, the oldest first, and when its time is up
+        self._sockets: dict[int, tuple[socket.socket, float]] = {}
+
+    def take(self, sock: socket.socket) -> None:
+        try:
+            sock.shutdown(socket.SHUT_WR)
+        except OSError:  # the peer is gone
+            sock.close()
+            return
+        if len(self._sockets) >= MOST_LEAVING:
+            sock.close()
+            return
+        if not self._sockets:
+            self._loop.call_later(LINGER_SECONDS, self._look)
+        self._sockets[sock.fileno()] = sock, time.monotonic() + LINGER_SECONDS
+        self._loop.watch(sock.fileno(), select.EPOLLIN, lambda _: self._read(sock))
+
+    def close(self) -> None:
+        """All of them at once: the loop has ended."""
+        for sock, _ in list(self._sockets.values()):
+            self._close(sock)
+
+    def _read(self, sock: socket.socket) -> None:
+        try:
+            size = sock.recv_into(engine.read_view)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            size = 0
+        if size == 0:
+            self._close(sock)
+
+    def _close(self, sock: socket.socket) -> None:
+        del self._sockets[sock.fileno()]
+        self._loop.forget(sock.fileno())
+        sock.close()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        while self._sockets:
+            sock, deadline = next(iter(self._sockets.values()))
+            if deadline > now:
+                self._loop.call_later(deadline - now, self._look)
+                return
+            self._close(sock)
+
 
 log = structlog.get_logger(__name__)
 
@@ -276,7 +586,7 @@ class Reactor(Loop):
 
     def _push(self, connection: Connection, size: int) -> None:
         """Octets from the beginning of the buffer."""
-        if malformed.may_have(connection, engine.read_view[:size]):
+        if may_have(connection, engine.read_view[:size]):
             self._feed(connection, bytes(engine.read_view[:size]), engine.read_buffer)
 
     def _feed(self, connection: Connection, read: bytes, buffer: engine.Pointer) -> None:
@@ -297,7 +607,7 @@ class Reactor(Loop):
                 connection.mark()
                 connection.output.put_off.clear()
             if at < length or engine.transport_capacity(transport) < 0:
-                malformed.refuse(connection)
+                refuse(connection)
                 return
         if look.waits:
             self._pause(connection)
@@ -359,7 +669,7 @@ class Reactor(Loop):
 
     def finish_turn(self) -> None:
         if self.readable:
-            reading.read_some(self)
+            read_some(self)
         self._gather()
         self._flush()
         while self._gather():  # writing made room for more deliveries

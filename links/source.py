@@ -5,16 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from coordinator.address import groups
-from coordinator.address.addresses import shown
-from coordinator.address.groups import Group
+from coordinator.address import addresses
+from coordinator.address.addresses import Group, shown
 from coordinator.address.nodes import Address
 from coordinator.address.permissions import unauthorized
 from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
-from links import checking, engine, filters, values
-from links.broadcasting import Broadcasting
-from links.browsing import Browsing
+from links import checking, engine, outgoing, values
+from links.browsing import Broadcasting, Browsing
 from links.consuming import Choosing, Consuming, Subscribing
 from links.link import Attaching
 from store.permissions import Verb
@@ -36,7 +34,7 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
     name = engine.address_of(source) or ""
     if name.startswith(checking.PREFIX):
         checking.attach_checker(
-            connection, pointer, name, filters.asked(source, connection.service.instance.selectors.of)
+            connection, pointer, name, outgoing.asked(source, connection.service.instance.selectors.of)
         )
         return
     wanted = _Wanted(connection, pointer)
@@ -50,7 +48,7 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
 
 
 def _parted(name: str | None) -> tuple[str | None, str | None]:
-    return (None, None) if name is None else groups.part(name)
+    return (None, None) if name is None else addresses.part(name)
 
 
 class _Wanted:
@@ -69,7 +67,7 @@ class _Wanted:
         self._dynamic = bool(engine.terminus_is_dynamic(source))
         # a dynamic one has no address yet, whatever its client says
         self._name, self._group_name = _parted(None if self._dynamic else engine.address_of(source))
-        self._broadcast = self._group_name == groups.EVERYTHING
+        self._broadcast = self._group_name == addresses.EVERYTHING
         self._attaching = Attaching(connection, pointer)
         if self._dynamic:
             values.look_at_node(source)
@@ -77,10 +75,10 @@ class _Wanted:
             self._need(Verb.BROWSE if self._browse and not self._broadcast else Verb.RECEIVE)
         if self._broadcast:
             self._group_name = None
-        self._filters = filters.asked(source, self._service.instance.selectors.of)
+        self._filters = outgoing.asked(source, self._service.instance.selectors.of)
         self._lasting = self._name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
         self._shared, self._global = "shared" in capabilities, "global" in capabilities
-        self._subscription = groups.subscription(
+        self._subscription = addresses.subscription(
             connection.container, engine.link_name(pointer), shared=self._shared, globally=self._global
         )
         if self._broadcast and self._shared:
@@ -103,7 +101,7 @@ class _Wanted:
         if self._dynamic:
             self._ask(partial(directory.make_dynamic, maker=self.connection, topic=self._topic), self._found)
         elif self._name is None:
-            anyones = groups.anyones(engine.link_name(self._pointer))
+            anyones = addresses.anyones(engine.link_name(self._pointer))
             others = [anyones] if anyones not in (None, self._subscription) else []
             self._find_subscription([self._subscription, *others])
         else:
@@ -171,7 +169,7 @@ class _Wanted:
             return Group(name=self._subscription, lasting=True, ends_with_close=True, owned=not self._global)
         instance = self._service.instance
         own = f"shared/{instance.instance_id}" if self._shared else instance.uuids.next().hex()
-        return Group(name=groups.passing(self._subscription, own), lasting=False, owned=not self._global)
+        return Group(name=addresses.passing(self._subscription, own), lasting=False, owned=not self._global)
 
     def _join(self, address: Address, group: Group) -> None:
         subscriptions = self._service.subscriptions

@@ -117,7 +117,7 @@ def unmatched(deliveries: DataFrame, halves: DataFrame, letters: Collection[int]
 
 
 def _not_replayed(deliveries: DataFrame) -> DataFrame:
-    """The ops ``dead-letter``, without those whose message a repair has replayed since (:mod:`store.lost_letters`)."""
+    """The ops ``dead-letter``, without those whose message a repair has replayed since (:mod:`store.repairs`)."""
     repaired = (f.col("decision") == "release") & f.startswith("reason", f.lit(_REPAIRED))
     since = deliveries.where(repaired).groupBy("half_id", "group_id").agg(f.max("decided_at").alias("repaired_at"))
     buried = deliveries.where(f.col("decision") == "dead-letter")

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from psycopg import pq
 
-from store.questions.values import int4, int8
+from store.questions.columns import int4, int8
 
 #: When a process of ``pg_stat_activity`` began, in microseconds; 0: the role may not see it.
 BEGAN: Final = "coalesce((extract(epoch from backend_start) * 1000000)::int8, 0)"

@@ -17,7 +17,7 @@ from store.commit.terms import Terms, key_of
 from store.errors import AddressGone, boundary
 from store.ids import ADMINISTRATION, HalfIds, UuidV7, moment_of
 from store.keys import BY_KEY, keys_of, listed
-from store.leases import held
+from store.recovery import held
 from store.tables import SCHEMA, address, consumer_group, entry, half, op
 
 #: The reason of the ops that a replay adds: one for the letters, one for the groups that do not get the message again.

@@ -5,20 +5,26 @@ What each question costs follows what waits, or what was decided since the last 
 
 from __future__ import annotations
 
+import copy
 import json
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, func, select, text
 
-from store import migrations
-from store.database import BY_INDEX
-from store.errors import SchemaMismatch, boundary
+from store import migrations, runs, watched
+from store.database import BY_INDEX, Patience, connected
+from store.errors import SchemaMismatch, StoreError, boundary
 from store.ids import EPOCH_MS
 from store.partitions import days_ahead
 from store.reasons import DISCHARGED, OF_NO_INSTANCE
 from store.recovery import BEATING, READ_ONLY
+from store.runs import Stored
 from store.tables import SCHEMA, STATE, THROUGH, WRITTEN, heartbeat, instance, op
+from store.watched import Watched
 
 #: Entries of one group that are counted; the rest is estimated.
 MOST_COUNTED = 100_000
@@ -305,3 +311,117 @@ _DECIDED = text(
                  group by 1, 2, 3, 4) told
          group by 1, 2, 3"""
 )
+
+
+# Counts of values by range, as Prometheus shows them (H19).
+
+#: upper ends of the ranges of batches' sizes, in rows, and of the times of their commits, in seconds
+BATCH_ROWS = (1, 10, 100, 1000)
+COMMIT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Histogram:
+    """``ends``: the upper end of each range; values above the last have a range of their own."""
+
+    __slots__ = ("_ends", "counts", "total")
+
+    def __init__(self, ends: Sequence[float]) -> None:
+        self._ends = ends
+        self.counts = [0] * (len(ends) + 1)
+        #: the sum of all values
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self._ends, value)] += 1
+        self.total += value
+
+
+# Looks into the store for the metrics: each part by itself, so that one that fails hides none of the others.
+
+Found = TypeVar("Found")
+
+_PATIENCE = Patience(connect_seconds=2, statement_seconds=5.0, lock_seconds=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a look has seen; None: it could not be read."""
+
+    state: State | None = None
+    entries: tuple[GroupFigures, ...] | None = None
+    dead_letters: tuple[AddressFigures, ...] | None = None
+    undecided: Undecided | None = None
+    #: the last run of a reconciliation that is stored; None also: there is none
+    last_run: Stored | None = None
+    #: how far coordinator watch is; None also: it has never run
+    watched: Watched | None = None
+    #: since the first look
+    decided: Decided
+    #: parts that could not be read although the store answered
+    failed: tuple[str, ...] = ()
+    #: how long it took
+    seconds: float = 0.0
+
+
+class Looks:
+    """Call ``look()`` now and then; decisions are counted from the first on."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._decided = Decided()
+        #: the decisions below are counted
+        self._position: int | None = None
+        self._failed: list[str] = []
+
+    def look(self) -> Seen:
+        """Never fails: what could not be read is None, and named by ``failed``."""
+        begun = time.monotonic()
+        self._failed = []
+        found = Seen(decided=self._decided)
+        try:
+            with connected(self._url, application_name="coordinator metrics", patience=_PATIENCE) as connection:
+                found = self._look(connection)
+        except StoreError:
+            pass
+        return Seen(
+            state=found.state,
+            entries=found.entries,
+            dead_letters=found.dead_letters,
+            undecided=found.undecided,
+            last_run=found.last_run,
+            watched=found.watched,
+            decided=copy.deepcopy(self._decided),
+            failed=tuple(self._failed),
+            seconds=time.monotonic() - begun,
+        )
+
+    def _look(self, connection: Connection) -> Seen:
+        current = state(connection)
+        if not current.schema:
+            return Seen(state=current, decided=self._decided)
+        self._part("decisions", connection, self._count)
+        return Seen(
+            state=current,
+            entries=self._part("entries", connection, entries),
+            dead_letters=self._part("dead-letters", connection, dead_letters),
+            undecided=self._part("undecided", connection, undecided),
+            last_run=self._part("last-run", connection, runs.last),
+            watched=self._part("watched", connection, watched.watched),
+            decided=self._decided,
+        )
+
+    def _part(self, name: str, connection: Connection, ask: Callable[[Connection], Found]) -> Found | None:
+        try:
+            return ask(connection)
+        except StoreError:
+            self._failed.append(name)
+            connection.rollback()
+            return None
+
+    def _count(self, connection: Connection) -> None:
+        now = position(connection)
+        # A server that was restored from a dump begins its count anew.
+        if self._position is None or now < self._position:
+            self._position = now
+        while self._position < now:
+            self._position = add_decided(connection, self._decided, self._position, now)

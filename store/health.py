@@ -17,7 +17,7 @@ from store import migrations
 from store.embedded.running import runs_here
 from store.errors import ONLY_READS, Locked, boundary, from_sqlstate
 from store.heartbeat import CLOCK_SECONDS
-from store.holders import HeldUp, held_up
+from store.locks import HeldUp, held_up
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import BEATING, READ_ONLY
 from store.tables import SCHEMA, consumer_group, entry, heartbeat, instance, txn

@@ -19,9 +19,8 @@ from psycopg import OperationalError, conninfo, pq
 
 from store import backend, timelines
 from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, error_of, not_connected
-from store.hosts import in_turn
 from store.loop import Loop
-from store.session import KEEPALIVE, OF_WORKERS
+from store.session import KEEPALIVE, OF_WORKERS, in_turn
 from store.timelines import SEEN, Timeline, unfit
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from store.audit import Action
 from store.errors import boundary
 from store.ids import UuidV7
 from store.keys import BY_KEY, listed
-from store.leases import held
+from store.recovery import held
 from store.tables import address, consumer_group, entry, op
 
 #: Entries deleted in one SQL transaction, so that locks are short and an op is of bounded size.

@@ -23,18 +23,154 @@ from uuid import UUID
 
 from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
 
-from store import audit, channels, partitions
+from store import audit, channels, partitions, recovery, retention
 from store.audit import Action
 from store.commit.terms import BEFORE, INFINITY, Terms, key_of
-from store.errors import AddressGone, Contended, boundary
-from store.ids import LONGEST_UNDECIDED, UuidV7, moment_of
+from store.errors import AddressGone, Contended, Fenced, StoreUnavailable, boundary
+from store.ids import LONGEST_UNDECIDED, UuidV7, id_at, moment_of
 from store.partitions import op_id_at
-from store.places import Group
-from store.presence import Presence, present
 from store.purge import throw_away
 from store.retention import kept
-from store.tables import PASSED_OVER, SCHEMA, address, consumer_group, entry, op, seek
+from store.tables import PASSED_OVER, SCHEMA, address, consumer_group, entry, half, heartbeat, instance, op, seek
+
+# Where a consumer group can be moved to (rule H17): a message or a time, and since when messages are kept.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A consumer group that can be moved. ``retention_hours``: of its address, None: as the settings say."""
+
+    id: int
+    address_id: int
+    fifo: bool
+    retention_hours: int | None
+
+
+def group(connection: Connection, group_id: int) -> Group:
+    """A group that was just found.
+
+    :raises AddressGone: it is removed meanwhile.
+    """
+    with boundary():
+        found = connection.execute(
+            select(address.c.id, address.c.kind, address.c.retention_hours)
+            .join(consumer_group, consumer_group.c.address_id == address.c.id)
+            .where(consumer_group.c.id == group_id)
+        ).one_or_none()
+        connection.rollback()
+    if found is None:
+        raise AddressGone("the consumer group was removed meanwhile")
+    hours = found.retention_hours
+    return Group(id=group_id, address_id=found.id, fifo=found.kind == "fifo", retention_hours=hours)
+
+
+def has_message(connection: Connection, of: Group, half_id: int) -> bool:
+    """Whether the store has this message of the group's address."""
+    with boundary():
+        found = connection.scalar(select(half.c.id).where(half.c.id == half_id, half.c.address_id == of.address_id))
+        connection.rollback()
+    return found is not None
+
+
+def oldest(connection: Connection, of: Group, kept: timedelta) -> datetime | None:
+    """From when on all messages of the group's address are there; None: none was ever dropped.
+
+    ``kept``: how long they are kept, where the address does not say otherwise.
+    """
+    since = retention.messages_kept_since(connection)
+    connection.rollback()
+    if since is None:
+        return None
+    hours = of.retention_hours
+    return min(since, now(connection) - (kept if hours is None else timedelta(hours=hours)))
+
+
+def now(connection: Connection) -> datetime:
+    """By the clock of the database."""
+    with boundary():
+        moment: datetime = connection.execute(select(func.now())).scalar_one()
+        connection.rollback()
+    return moment
+
+
+def first_id(moment: datetime) -> int:
+    """The lowest id of what was posted at ``moment`` (aware) or later."""
+    return max(1, id_at(moment))
+
+
+# A command that counts as an instance for a moment: then no other instance holds a group whole.
+#
+# While the only instance that lives holds a group whole, what lies below the id that it has read counts as its own. A
+# command that puts entries there registers like an instance: the others lease what they have in hand row by row, as
+# they do when any instance begins. It holds nothing itself. Should its process be killed or stopped for long, the watch
+# gives it up, and ends its session, which may have locks.
+
+#: How long the holder of a group may take to share it: longer than a dead one takes to be given up.
+_PATIENCE_SECONDS = 30.0
+_LOOK_SECONDS = 0.02
+
+
+class Presence:
+    """``instance_id``: of the row that stands for this command."""
+
+    def __init__(self, connection: Connection, instance_id: int) -> None:
+        self._connection = connection
+        self.instance_id = instance_id
+
+    def beat(self) -> None:
+        """In the transaction of the caller: this command still lives, and is not given up before the commit.
+
+        :raises Fenced: another instance gave it up.
+        """
+        alive = select(instance.c.id).where(instance.c.id == self.instance_id, instance.c.ended_at.is_(None))
+        if self._connection.scalar(alive.with_for_update(read=True, key_share=True)) is None:
+            raise Fenced("this command was taken for dead, as it was stopped for long; run it again to finish")
+        self._connection.execute(
+            update(heartbeat).where(heartbeat.c.instance_id == self.instance_id).values(beaten_at=func.now())
+        )
+
+    def shared(self, group_id: int) -> bool:
+        """Wait until no instance holds the group whole; the row of the group is then locked, so that none does before
+        the commit of the caller. False: the group is gone.
+
+        :raises StoreUnavailable: its holder does not answer.
+        """
+        until = time.monotonic() + _PATIENCE_SECONDS
+        holder = select(consumer_group.c.holder).where(consumer_group.c.id == group_id).with_for_update(read=True)
+        while time.monotonic() < until:
+            self.beat()
+            found = self._connection.scalar(holder)
+            if found is None or found == 0:
+                return found is not None
+            self._connection.commit()
+            time.sleep(_LOOK_SECONDS)
+        raise StoreUnavailable(f"instance {found} holds the consumer group and does not share it; try again")
+
+
+@contextmanager
+def present(connection: Connection, version: str) -> Iterator[Presence]:
+    """Count as an instance in this block; commits what is under way when it begins and ends."""
+    presence = Presence(connection, recovery.register(connection, version).instance_id)
+    name = recovery.session_name("command", presence.instance_id)
+    connection.execute(select(func.set_config("application_name", name, False)))
+    connection.execute(select(func.pg_notify(channels.READY, channels.ARRIVED)))
+    connection.commit()
+    try:
+        yield presence
+    except DBAPIError as error:
+        connection.rollback()
+        if error.connection_invalidated:
+            presence.beat()  # says so, where another instance gave it up and has ended its session
+        raise
+    finally:
+        connection.rollback()
+        ours = (instance.c.id == presence.instance_id) & instance.c.ended_at.is_(None)
+        connection.execute(update(instance).where(ours).values(ended_at=func.now()))
+        connection.execute(text("reset application_name"))
+        connection.commit()
+
 
 #: The reason of the op ``purge`` for what a seek forth skips.
 SKIPPED = "skipped"

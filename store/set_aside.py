@@ -2,7 +2,7 @@
 
 The copies of a transaction are made in one SQL transaction, however many and however large they are: by PostgreSQL, so
 that none of their octets come to an instance. Dead letters, which an instance makes one by one, say theirs in the same
-way (``coordinator/address/letters.py``): a test holds the two against each other.
+way (``coordinator/address/dead_letters.py``): a test holds the two against each other.
 """
 
 from __future__ import annotations

@@ -35,12 +35,13 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import UserDefinedType
 
-from store import priorities, reasons
+from store import reasons
 from store import set_aside as _set_aside
 from store.application import enlistment as _enlistment
 from store.application import message as _message
 from store.application import outbox as _outbox
 from store.channels import DECIDED, DUE, READY
+from store.commit import terms
 from store.ids import EPOCH_MS
 from store.locks import ROW_OF
 from store.schema import SCHEMA as SCHEMA
@@ -309,7 +310,7 @@ entry = Table(
     # Deliveries so far that a client may have seen: the header's delivery-count.
     Column("attempts", SmallInteger, nullable=False, server_default="0"),
     # The header's priority; higher goes first.
-    Column("priority", SmallInteger, nullable=False, server_default=str(priorities.DEFAULT)),
+    Column("priority", SmallInteger, nullable=False, server_default=str(terms.DEFAULT)),
     # A link had it before: the header's first-acquirer is false.
     Column("acquired", Boolean, nullable=False, server_default=text("false")),
     # On an address of kind fifo: the message group, as a number. Entries of a group go out one consumer at a time.
@@ -332,7 +333,7 @@ Index(
     entry.c.group_id,
     entry.c.priority.desc(),
     entry.c.id,
-    postgresql_where=entry.c.priority != priorities.DEFAULT,
+    postgresql_where=entry.c.priority != terms.DEFAULT,
 )
 Index(
     "entry_message_group_idx",
@@ -469,7 +470,7 @@ pending = Table(
     Column("address_id", Integer, nullable=False),
     Column("expires_at", DateTime(timezone=True)),
     Column("available_at", DateTime(timezone=True)),
-    Column("priority", SmallInteger, nullable=False, server_default=str(priorities.DEFAULT)),
+    Column("priority", SmallInteger, nullable=False, server_default=str(terms.DEFAULT)),
     # As in the entry; 1: the message is a group of its own.
     Column("message_group", BigInteger),
     # Groups that do not get it: subscriptions with no-local of the connection that posted it.
@@ -824,9 +825,9 @@ NEW_OP_ID = """encode(set_byte(overlay(uuid_send(gen_random_uuid()) placing
              'hex')::uuid"""
 
 #: The state of an entry ``e`` (H18), where ``r.through`` is how far the holder of its group has read. Whether it is
-#: inflight: as store/leases.py has it.
+#: inflight: as store/recovery.py has it.
 STATE = f"""case when e.failed is not null then 'failed'
-              when e.lease <> 0 or e.priority = {priorities.DEFAULT} and e.available_at is null and e.id <= r.through
+              when e.lease <> 0 or e.priority = {terms.DEFAULT} and e.available_at is null and e.id <= r.through
               then 'inflight'
               when e.available_at > now() then 'scheduled'
               else 'ready' end"""
@@ -1158,12 +1159,12 @@ begin
     rest as (
       delete from {SCHEMA}.pending p where p.txn_id = any(others) returning p.*, null::int8 as entry_id),
     beside as (
-      select t.id, u.h, t.address_id, null::timestamptz, null::timestamptz, {priorities.DEFAULT}::int2, null::int8,
+      select t.id, u.h, t.address_id, null::timestamptz, null::timestamptz, {terms.DEFAULT}::int2, null::int8,
              null::int4[], u.e
         from unnest(owners, halves, entries) u(t, h, e)
         join {SCHEMA}.txn t on t.id = any(array[u.t]) and u.h = any(t.half_ids)
       union all
-      select t.id, f.half_id, t.address_id, null, null, {priorities.DEFAULT}::int2, null, null, null
+      select t.id, f.half_id, t.address_id, null, null, {terms.DEFAULT}::int2, null, null, null
         from {SCHEMA}.txn t cross join lateral unnest(t.half_ids) f(half_id)
        where t.id = any(others)),
     gone as (select * from known union all select * from rest union all select * from beside),
@@ -1324,7 +1325,7 @@ create view {SCHEMA}.pending_half as
   select p.txn_id, p.half_id, p.address_id, p.expires_at, p.available_at, p.priority, p.message_group, p.left_out
     from {SCHEMA}.pending p
   union all
-  select t.id, f.half_id, t.address_id, null, null, {priorities.DEFAULT}::int2, null, null
+  select t.id, f.half_id, t.address_id, null, null, {terms.DEFAULT}::int2, null, null
     from {SCHEMA}.txn t cross join lateral unnest(t.half_ids) f(half_id)""",
     # H15: the outcome of a transaction.
     f"""

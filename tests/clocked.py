@@ -25,6 +25,6 @@ Made = TypeVar("Made", bound=Clocked)
 @contextmanager
 def clocked(reactor: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     """Inside the block it reads by its own clock."""
-    monkeypatch.setattr("links.reading.time.monotonic", lambda: reactor.now)
+    monkeypatch.setattr("links.reactor.time.monotonic", lambda: reactor.now)
     yield reactor
     reactor._epoll.close()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.address.addresses import AddressPolicy
-from coordinator.address.groups import Group
+from coordinator.address.addresses import AddressPolicy, Group
 from coordinator.address.nodes import Address
 from coordinator.errors import Refusal
 from coordinator.group.queues import Queue

@@ -20,10 +20,9 @@ from store.asking import Queries, Query
 from store.backend import NAME
 from store.commit.batch import Batch
 from store.commit.group_commit import GroupCommit, Limits
-from store.commit.terms import PLAIN
+from store.commit.terms import PLAIN, Rank
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7, id_at
-from store.priorities import Rank
 from store.questions import entries
 from store.tables import SCHEMA
 from tests.fix_loop import PATIENCE, EpollLoop

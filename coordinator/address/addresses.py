@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from hashlib import blake2b
 from typing import Literal
 
+from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
 from coordinator.retries import IMMEDIATE
 from coordinator.settings import AddressPattern, AddressSettings, Kind
@@ -51,7 +52,7 @@ def own(name: str, *, topic: bool) -> NewAddress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
+class NotMade:
     """The reason why an address is not made. ``message`` may go to the wire and to a log.
 
     ``invalid``: no address can have this name (``amqp:invalid-field``). ``not-found``: the name is allowed, the address
@@ -138,7 +139,7 @@ class AddressPolicy:
         #: an address that was made on use is removed after so many seconds without a use
         self.unused_seconds = settings.unused_hours * 3600
 
-    def decide(self, name: str, *, topic: bool = False) -> NewAddress | Refusal:
+    def decide(self, name: str, *, topic: bool = False) -> NewAddress | NotMade:
         """A client used the unknown ``name``: the address to make, or why none is made.
 
         ``topic``: the client asked for one (the terminus capability ``topic``); a pattern that matches decides.
@@ -146,16 +147,16 @@ class AddressPolicy:
         try:
             check_name(name)
         except AddressInvalid as error:
-            return Refusal(condition="invalid", message=str(error))
+            return NotMade(condition="invalid", message=str(error))
         if name.startswith((SERVICE_PREFIX, DEAD_LETTER_PREFIX)):
             prefix = SERVICE_PREFIX if name.startswith(SERVICE_PREFIX) else DEAD_LETTER_PREFIX
-            return Refusal(
+            return NotMade(
                 condition="not-found",
                 message=f"there is no address {shown(name)}; names that begin with {prefix} are the service's own",
             )
         pattern = self._matching(name)
         if self._create == "never":
-            return Refusal(
+            return NotMade(
                 condition="not-found",
                 message=f"there is no address {shown(name)}; addresses are made by administration only",
             )
@@ -170,7 +171,7 @@ class AddressPolicy:
                 retention_hours=pattern.retention_hours,
             )
         if self._create == "matching":
-            return Refusal(
+            return NotMade(
                 condition="not-found",
                 message=f"there is no address {shown(name)}, and it matches no pattern of those that are made on use",
             )
@@ -178,3 +179,68 @@ class AddressPolicy:
 
     def _matching(self, name: str) -> AddressPattern | None:
         return next((pattern for pattern in self._patterns if fnmatchcase(name, pattern.match)), None)
+
+
+# Which consumer group a source names (rule D1, and the JMS mapping of subscriptions).
+#
+# * ``orders``: on a queue the default group, which all its consumers share; on a topic a group for this link alone.
+# * ``orders::billing``: the group ``billing`` of a queue or a topic, made on first use and kept.
+# * ``orders::*``: broadcast, all that is committed from now on, of a queue or a topic, in a group for this link alone,
+# which is done with a message whatever outcome the link gives.
+# * A topic (or a broadcast) with ``expiry-policy`` ``never``: a group named after container and link, kept until the
+# link is closed (not merely detached).
+# * With the capability ``shared`` the links of one subscription share its group, lasting or not; with ``global`` also
+# links of other containers. A group that does not last is removed with the last of its links.
+
+#: in place of a group's name: broadcast
+EVERYTHING = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """``lasting``: it stays without consumers. ``ends_with_close``: closing a link to it removes it. ``owned``: it is
+    named after a container of its user, and no one else joins it (S3).
+    """
+
+    name: str
+    lasting: bool
+    ends_with_close: bool = False
+    owned: bool = False
+
+
+def part(source: str) -> tuple[str, str | None]:
+    """Split a source into its address and the group it names, if any. Refusal if the group's name is invalid."""
+    address, separator, group = source.partition(GROUP_SEPARATOR)
+    if not separator:
+        return source, None
+    if not group or is_too_long(group) or not group.isprintable() or GROUP_SEPARATOR in group:
+        raise Refusal(
+            Condition.INVALID_FIELD,
+            f"the source {shown(source)} names no consumer group after {GROUP_SEPARATOR}; "
+            f"expected {EXPECTED} of printable text",
+        )
+    return address, group
+
+
+def subscription(container: str, link: str, *, shared: bool, globally: bool) -> str:
+    """The name of a lasting subscription's group.
+
+    Links that share a subscription are named after it, with ``|`` and a suffix of their own.
+    """
+    name = link.partition("|")[0] if shared else link
+    return cut(f"{name}@" if globally else f"{name}@{container}")
+
+
+def passing(subscription: str, owner: str) -> str:
+    """The name of the group of a subscription that does not last. ``owner``: whose it is, of those alike."""
+    return f"{cut(subscription, MOST_OCTETS - 1 - len(owner))}/{owner}"
+
+
+def anyones(link: str) -> str | None:
+    """The group of a subscription shared by all containers, if the name of ``link`` asks for one; else None.
+
+    A JMS client without an id appends ``|global`` to the name when it ends a subscription. (The link's desired
+    capabilities say the same, but Proton 0.40 does not give them to us.)
+    """
+    name, separator, scope = link.rpartition("|")
+    return cut(f"{name}@") if separator and scope == "global" else None

@@ -19,19 +19,73 @@ from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, shown
 from coordinator.address.nodes import Address, resource_deleted
 from coordinator.address.permissions import unauthorized
-from coordinator.address.removal import drop_entries, remove_behind
 from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
-from coordinator.group import holding
+from coordinator.group import loading
 from coordinator.group.policies import OwnPolicies, Policies
 from coordinator.retries import Retry, RetryInvalid
 from store.errors import StoreError
 from store.permissions import Verb
 from store.questions import addresses as questions
+from store.questions import consumer_groups
 
 if TYPE_CHECKING:
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
+    from store.commit.batch import Batch
+
+
+# What removed groups leave behind: their entries.
+
+
+class Before:
+    """Unit without rows: what was decided of the deliveries of a removed address or group goes to the store before they
+    are removed there. A batch that finds an entry gone would be refused, with all that others have in it.
+    """
+
+    __slots__ = ("_then", "owner")
+
+    def __init__(self, then: Callable[[], None], owner: object = None) -> None:
+        """``owner``: the connection of what was decided."""
+        self._then = then
+        self.owner = owner
+
+    def write(self, batch: Batch) -> None:
+        pass
+
+    def durable(self) -> None:
+        self._then()
+
+    def refused(self, error: StoreError) -> None:
+        self._then()
+
+
+def remove_behind(instance: Instance, remove: Callable[[], None], owner: object = None) -> None:
+    """Call ``remove`` once the store has what was decided before, in this turn too."""
+    instance.loop.call_later(0, lambda: instance.commit.add(Before(remove, owner)))
+
+
+#: between attempts, where a batch that returns deliveries to the group has locked them
+_LOCKED_SECONDS = 0.2
+
+
+def drop_entries(instance: Instance, groups: list[int]) -> None:
+    """Delete the entries of removed groups, piece by piece. Where the store fails, its maintenance sweeps the rest."""
+    if not groups:
+        return
+
+    def dropped(answer: tuple[int, bool] | StoreError) -> None:
+        if isinstance(answer, StoreError):
+            return
+        count, left = answer
+        instance.loop.call_later(
+            _LOCKED_SECONDS if left and not count else 0,
+            lambda: drop_entries(instance, groups if left else groups[1:]),
+        )
+
+    op = instance.uuids.next()
+    consumer_groups.drop_entries(instance.queries, op, groups[0], instance.instance_id, dropped)
+
 
 log = structlog.get_logger(__name__)
 
@@ -227,7 +281,7 @@ class Directory:
 
     def _make(self, name: str, origin: str, topic: bool) -> None:
         new = self._policy.decide(name, topic=topic) if origin == "use" else addresses.own(name, topic=topic)
-        if isinstance(new, addresses.Refusal):
+        if isinstance(new, addresses.NotMade):
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
             self._tell(name, origin, Refusal(condition, new.message))
             return
@@ -326,7 +380,7 @@ class Directory:
             del self._known[name]
             for queue in address.queues:
                 if queue.idle:
-                    holding.share(queue)
+                    loading.share(queue)
 
     def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
         for callback, _ in self._waiting.pop((name, origin), ()):

@@ -4,15 +4,16 @@ born leased to this instance.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
-from coordinator.group.message_groups import message_group
-from store import priorities
-from store.codec.message import DELIVERY_DELAY, DELIVERY_TIME, NO_FACTS
-from store.commit.terms import ALONE, BEFORE, INFINITY, LATEST, PLAIN, Terms, key_of
+from coordinator.group.lanes import message_group
+from store.codec.encoding import DecodeError
+from store.codec.message import DELIVERY_DELAY, DELIVERY_TIME, NO_FACTS, examine_head
+from store.commit.terms import ALONE, BEFORE, DEFAULT, INFINITY, LATEST, PLAIN, Terms, key_of
 from store.spool import LARGE
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from store.codec.message import Facts
     from store.commit.batch import Batch
     from store.spool import Octets
+
 
 #: the reason of the op for subscriptions with no-local of the connection that posted (P16)
 NO_LOCAL = "no-local"
@@ -62,7 +64,7 @@ class Enqueue:
             begins = max(begins, now_micros() + facts.delivery_delay_ms * 1000)
         if begins <= now_micros():
             begins = BEFORE
-        priority = priorities.DEFAULT if facts.priority is None or fifo else facts.priority
+        priority = DEFAULT if facts.priority is None or fifo else facts.priority
         group = 0 if not fifo else ALONE if facts.group_id is None else message_group(facts.group_id)
         terms = Terms(INFINITY if ends > LATEST else ends, min(begins, LATEST), priority, group)
         return PLAIN if terms == PLAIN else terms
@@ -164,3 +166,37 @@ def _check_delay(facts: Facts, address: Address) -> None:
 def _micros(unix_ms: int) -> int:
     """The time as PostgreSQL counts: microseconds since 2000."""
     return unix_ms * 1000 - POSTGRES_EPOCH * 1_000_000
+
+
+# On which terms a stored message is delivered once more: to a group that is moved back, or as a letter's replay.
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_MICRO = timedelta(microseconds=1)
+
+
+def terms_again(head: bytes, *, fifo: bool, posted_at: datetime) -> Terms:
+    """``head``: the message, or its beginning with all sections before its body. Its time to live counts from
+    ``posted_at``; its delivery time is over. A message that cannot be read is delivered as a plain one, and set aside.
+    """
+    try:
+        facts = examine_head(head)
+    except DecodeError:
+        return Terms(message_group=ALONE) if fifo else PLAIN
+    return terms_of(facts, fifo=fifo)._replace(expires=_expires(facts, posted_at))
+
+
+def terms_of(facts: Facts, *, fifo: bool) -> Terms:
+    """Its priority or, on an address of kind fifo, its message group."""
+    if fifo:
+        return Terms(message_group=ALONE if facts.group_id is None else message_group(facts.group_id))
+    return Terms(priority=DEFAULT if facts.priority is None else facts.priority)
+
+
+def _expires(facts: Facts, posted_at: datetime) -> int:
+    """Microseconds since 2000, as when it was posted (P12)."""
+    ends = INFINITY
+    if facts.ttl_ms:
+        ends = (posted_at - _EPOCH) // _MICRO + facts.ttl_ms * 1000
+    if facts.absolute_expiry_ms:
+        ends = min(ends, facts.absolute_expiry_ms * 1000 - POSTGRES_EPOCH * 1_000_000)
+    return INFINITY if ends > LATEST else ends

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
+from coordinator.address.directory import drop_entries, remove_behind
 from coordinator.address.nodes import resource_deleted
-from coordinator.address.removal import drop_entries, remove_behind
 from coordinator.errors import Condition, Refusal
 from store.errors import Conflict, StoreError
 from store.questions import consumer_groups
@@ -17,7 +17,7 @@ from store.questions import consumer_groups
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.address.groups import Group
+    from coordinator.address.addresses import Group
     from coordinator.address.nodes import Address
     from coordinator.group.queues import Queue
     from coordinator.group.serving import Queues

@@ -169,7 +169,7 @@ def _standby_of(url: str) -> str:
     """What there is to say of those that hold locks while their commits wait for a standby."""
     from store.database import BRIEF, connected
     from store.errors import StoreError
-    from store.holders import waiting_for_standby
+    from store.locks import waiting_for_standby
 
     try:
         with connected(url, application_name="coordinator command", patience=BRIEF) as connection:

@@ -144,8 +144,8 @@ class _Goals:
 
     def decide(self, stored: Stored) -> tuple[Goal, Terms] | str:
         from coordinator.address.addresses import UNANSWERED
-        from coordinator.address.again import terms_of
-        from coordinator.address.letters import read_story
+        from coordinator.address.dead_letters import read_story
+        from coordinator.address.enqueue import terms_of
         from store.codec.encoding import DecodeError
         from store.codec.message import examine_head
 
@@ -207,7 +207,7 @@ def _all(connection: Connection, group: int) -> Iterator[Stored]:
 
 
 def _line(connection: Connection, stored: Stored) -> dict[str, object]:
-    from coordinator.address.letters import read_story
+    from coordinator.address.dead_letters import read_story
 
     story = read_story(_head(connection, stored))
     return {"id": stored.half_id, "since": stored.since, "size": stored.size, **story._asdict()}

@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 from store.database import BRIEF, connected
 from store.errors import StoreError
-from store.holders import held_up
+from store.locks import held_up
 
 #: between looks; and what has waited for less is not told
 _LOOK_SECONDS = 5.0

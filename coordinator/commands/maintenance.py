@@ -11,10 +11,10 @@ import structlog
 
 from coordinator.commands import held_up
 from coordinator.process import logs
-from coordinator.process.days import make_days
 from coordinator.process.supervising import Handed
+from coordinator.process.supervisor import make_days
 from coordinator.settings import RetentionSettings, Settings
-from store import audit, inbox, removal, retention, roles
+from store import audit, removal, retention, roles
 from store.database import connected
 from store.errors import StoreError
 
@@ -45,7 +45,7 @@ def maintain(settings: Settings, database_url: str) -> int:
                 done = retention.drop_old(connection, policy(settings.retention)) if owner else retention.Dropped()
                 told = audit.forget(connection, timedelta(hours=settings.retention.audit_hours)) if owner else 0
                 swept = removal.sweep(connection)
-                forgotten = inbox.forget(connection, timedelta(hours=settings.retention.inbox_hours))
+                forgotten = retention.forget(connection, timedelta(hours=settings.retention.inbox_hours))
                 unused = removal.remove_unused(connection, timedelta(hours=settings.addresses.unused_hours))
     except StoreError as error:
         _log.warning("the store was not maintained", reason=str(error))

@@ -241,7 +241,7 @@ def _contradicted(found: _Found) -> frozenset[str]:
 def _proposal(finding: dict[str, Any], seen_at: datetime, contradicted: frozenset[str] = frozenset()) -> Repair | None:
     """The repair of a finding; None: there is none that the store can do. ``contradicted``: the transactions that are
     for a person to decide."""
-    from store.transaction_repairs import Resume
+    from store.repairs import Resume
 
     makes: dict[str, Callable[[], Repair | None]] = {
         "undecided-but-known": lambda: _decision(finding, contradicted),
@@ -257,7 +257,7 @@ def _proposal(finding: dict[str, Any], seen_at: datetime, contradicted: frozense
 
 
 def _decision(finding: dict[str, Any], contradicted: frozenset[str]) -> Repair | None:
-    from store.transaction_repairs import Decide
+    from store.repairs import Decide
 
     found = _RESOLVE.match(finding["suggested_repair"])
     if found is None or found[1] != finding["txn_id"]:
@@ -272,7 +272,7 @@ def _place(finding: dict[str, Any]) -> tuple[int, str, str] | None:
 
 
 def _delivery(finding: dict[str, Any]) -> Repair | None:
-    from store.delivery_repairs import Requeue
+    from store.repairs import Requeue
 
     place = _place(finding)
     return None if place is None else Requeue(*place, _terms)
@@ -280,7 +280,7 @@ def _delivery(finding: dict[str, Any]) -> Repair | None:
 
 def _release(finding: dict[str, Any]) -> Repair | None:
     """What consumers pass over, a warning, is not leased: a person sees why."""
-    from store.delivery_repairs import Release
+    from store.repairs import Release
 
     place = _place(finding)
     return None if place is None or finding["severity"] != "error" else Release(*place)
@@ -288,8 +288,8 @@ def _release(finding: dict[str, Any]) -> Repair | None:
 
 def _replay(finding: dict[str, Any]) -> Repair | None:
     """A letter without its op, a note, may be of a client."""
-    from coordinator.address.letters import mark_of
-    from store.lost_letters import Replay
+    from coordinator.address.dead_letters import mark_of
+    from store.repairs import Replay
 
     half_id, group = finding["half_id"], finding["consumer_group"]
     if half_id is None or group is None or finding["severity"] != "error":
@@ -304,7 +304,7 @@ def _box(address: str, group: str) -> str:
 
 
 def _terms(connection: Connection, message: Message, fifo: bool) -> Terms:
-    from coordinator.address.again import terms_again
+    from coordinator.address.enqueue import terms_again
     from coordinator.commands.heads import whole_head
 
     head = whole_head(connection, message.half_id, message.head, message.octets)

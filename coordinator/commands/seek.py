@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from store.commit.terms import Terms
-    from store.places import Group
-    from store.seeks import Head, Seek
+    from store.seeks import Group, Head, Seek
 
 _OPTIONS = ("--to", "--back-to", "--forth-to")
 #: digits
@@ -61,7 +60,7 @@ def seek(
     A seek that was interrupted goes on when the same command is run again.
     """
     from coordinator.version import VERSION
-    from store import places, seeks
+    from store import seeks
 
     places_given = zip(_OPTIONS, (to, back_to, forth_to), strict=True)
     given = [(option, place) for option, place in places_given if place is not None]
@@ -70,7 +69,7 @@ def seek(
     ((option, place),) = given
     kept = timedelta(hours=settings(config).retention.hours)
     with store(config, database_url, data_dir, reason, work="long") as connection:
-        moved = places.group(connection, find(connection, name)[1])
+        moved = seeks.group(connection, find(connection, name)[1])
         to_id = _place(connection, moved, place, option=option)
         if option != "--forth-to":
             _check_kept(connection, moved, to_id, kept, option=option)
@@ -105,7 +104,7 @@ class _Again:
         self._group = group
 
     def terms(self, found: Head) -> Terms:
-        from coordinator.address.again import terms_again
+        from coordinator.address.enqueue import terms_again
         from coordinator.commands.heads import whole_head
 
         head = whole_head(self._connection, found.half_id, found.head, found.size)
@@ -115,11 +114,11 @@ class _Again:
 def _place(connection: Connection, group: Group, text: str, *, option: str) -> int:
     """The id from which on messages count."""
     from coordinator.address.addresses import shown
-    from store import places
+    from store import seeks
 
     if text.isascii() and text.isdigit():
         number = int(text) if len(text) <= _LONGEST_ID else 0
-        if not 0 < number < 1 << 63 or not places.has_message(connection, group, number):
+        if not 0 < number < 1 << 63 or not seeks.has_message(connection, group, number):
             fail(f"{option}: the store has no message {shown(text)} of this address")
         return number
     try:
@@ -128,16 +127,16 @@ def _place(connection: Connection, group: Group, text: str, *, option: str) -> i
         fail(f"{option}: expected a time such as 2026-11-22T12:00:00Z, or the id of a message, not {shown(text)}", 2)
     if moment.tzinfo is None:
         fail(f"{option}: {shown(text)} has no zone; write {moment.isoformat()}Z for UTC, or the offset", 2)
-    if moment > (now := places.now(connection)):
+    if moment > (now := seeks.now(connection)):
         fail(f"{option}: {shown(text)} is in the future; it is {_said(now)} now", 2)
-    return places.first_id(moment)
+    return seeks.first_id(moment)
 
 
 def _check_kept(connection: Connection, group: Group, to_id: int, kept: timedelta, *, option: str) -> None:
-    from store import places
+    from store import seeks
     from store.ids import moment_of
 
-    oldest = places.oldest(connection, group, kept)
+    oldest = seeks.oldest(connection, group, kept)
     if oldest is not None and moment_of(to_id) < oldest:
         fail(f"{option}: messages are kept since {_said(oldest)}; the group can be moved back to that time at most")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, UNANSWERED, dead_letter_name
-from coordinator.address.letters import mark_of, read_story
+from coordinator.address.dead_letters import mark_of, read_story
 from coordinator.commands.events import Event, group_name, of_place, of_step, posted, said
 from store import history, reasons, retention, traces
 from store.archive.reading import Archived

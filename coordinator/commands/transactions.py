@@ -68,12 +68,12 @@ def outcome(
     Exit status: 0 found, 1 nothing is known of it (the line says why), 2 that is no id, or the store cannot be asked.
     """
     wanted = read_txn_id(txn_id)
-    from store import outcomes, retention
+    from store import retention, undecided
     from store.ids import declared_at
     from store.reasons import DISCHARGED
 
     with store(config, database_url, data_dir, status=2) as connection:
-        found = outcomes.outcome_of(connection, wanted)
+        found = undecided.outcome_of(connection, wanted)
         kept_since = retention.decisions_kept_since(connection)
     if found is None:
         if kept_since is not None and declared_at(wanted.bytes) < kept_since:

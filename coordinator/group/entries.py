@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.transitions import DELIVERY, HELD
-from store import priorities
+from store.commit import terms
 
 if TYPE_CHECKING:
     from coordinator.group.queues import Queue
@@ -118,7 +118,7 @@ class Entry:
         expires: int,
         annotations: bytes,
         acquired: bool = False,
-        priority: int = priorities.DEFAULT,
+        priority: int = terms.DEFAULT,
         whole: int = 0,
         failures: int = 0,
     ) -> None:

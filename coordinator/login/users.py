@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from coordinator.login import verifiers
-from coordinator.login.exchange import Code, Outcome
-from coordinator.login.failures import Failures
-from coordinator.login.penalties import Penalties
+from coordinator.login.password import Code, Outcome
+from coordinator.login.penalties import Failures, Penalties
 from store.errors import StoreError
 from store.questions import users as questions
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from coordinator.login.offer import ANONYMOUS, offered
+from coordinator.login.logins import ANONYMOUS, offered
 from coordinator.process.listeners import loopback
 from coordinator.process.secret_files import FileInvalid, secret
 from coordinator.settings import Endpoint, MetricsSettings, Settings

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from coordinator.login.origin import origin_of_peer
+from coordinator.login.logins import origin_of_peer
 from coordinator.printable import printable
 from coordinator.settings import LogSettings
 

@@ -9,7 +9,7 @@ import structlog
 from coordinator.process.children import Pause
 from store import migrations, roles
 from store.database import connected
-from store.embedded import access
+from store.embedded import running
 from store.embedded.errors import EmbeddedError, StartCancelled
 from store.embedded.server import EmbeddedServer
 
@@ -50,8 +50,8 @@ class OwnDatabase:
         """The store at ``url``, of this version; the URL by which the service serves, as a role that owns nothing."""
         migrations.upgrade(url)
         with connected(url, application_name="coordinator migrate") as connection:
-            roles.put_apart(connection, access.SERVES)
-        return access.serving(url)
+            roles.put_apart(connection, running.SERVES)
+        return running.serving(url)
 
     @property
     def runs(self) -> bool:

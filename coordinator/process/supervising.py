@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.process.listeners import PortInUse
 from coordinator.settings import Endpoint, Settings
+from store.embedded.errors import DataFolderInUse, ServerFailed
+from store.errors import Contended, StoreUnavailable
 
 
 class Offered:
@@ -92,3 +95,23 @@ class Programs:
     watch: Program
     maintenance: Program
     metrics: Program
+
+
+# Exit statuses of the service and its workers: whether another start may go better.
+
+#: The store was away at the start, or another process had what the service needs: a later start may go better.
+AWAY = 1
+#: It would fail again: a setting, the log-in or the schema is wrong.
+UNFIT = 2
+
+#: of PostgreSQL's SQLSTATEs, the log-in, the database's name and the rights of its role
+_OF_SETTINGS = ("28", "3D", "42")
+#: What these say passes without a change of the settings: a service that is ending still has its port and its folder.
+_PASSING = (ServerFailed, DataFolderInUse, PortInUse, Contended)
+
+
+def status_of(error: Exception) -> int:
+    """Of a service that this keeps from starting."""
+    if isinstance(error, StoreUnavailable):
+        return UNFIT if (error.sqlstate or "").startswith(_OF_SETTINGS) else AWAY
+    return AWAY if isinstance(error, _PASSING) else UNFIT

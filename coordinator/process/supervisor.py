@@ -19,22 +19,35 @@ from typing import Any
 
 import structlog
 
-from coordinator.process import certificates, doors, exits
+from coordinator.process import certificates, doors
 from coordinator.process.children import MOST_FAILED_STARTS, Child, Kept, Pause
-from coordinator.process.days import make_days
 from coordinator.process.listeners import CannotListen, listen
 from coordinator.process.own_database import OwnDatabase
 from coordinator.process.secret_files import FileInvalid
-from coordinator.process.supervising import Handed, Program, Programs, Supervising
+from coordinator.process.supervising import UNFIT, Handed, Program, Programs, Supervising, status_of
 from coordinator.settings import HTTP, Endpoint, Settings
-from store import migrations
-from store.database import Patience, check_url, connected, place
+from store import migrations, partitions
+from store.database import ENDLESS, Patience, check_url, connected, place
 from store.embedded.errors import EmbeddedError, StartCancelled
 from store.embedded.folder import default_data_dir
 from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
 from store.processes import gone
 from store.room import check_room, check_sessions, connections_needed
+
+# Makes the partitions of the days to come, and logs it.
+
+
+def make_days(url: str, patience: Patience = ENDLESS) -> bool:
+    """Make them. False: there are still too few."""
+    with connected(url, application_name="coordinator maintenance", patience=patience) as connection:
+        made = partitions.make_ahead(connection)
+    if made.created:
+        _log.info("partitions made", partitions=made.created)
+    if made.few:
+        _log.error("partitions are running out: soon nothing can be posted", days_ahead=made.ahead)
+    return not made.few
+
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -107,7 +120,7 @@ class Supervisor:
                 pass
             except (Unfit, CannotListen, FileInvalid, doors.TooOpen, EmbeddedError, StoreError) as error:
                 _log.error("cannot start", reason=str(error))
-                self._status = exits.status_of(error)
+                self._status = status_of(error)
             finally:
                 self._stop()
         return self._status
@@ -236,7 +249,7 @@ class Supervisor:
         if status is None:
             return
         was_ready, worker.child, worker.ready = worker.ready, None, False
-        if status == exits.UNFIT:  # it has logged the reason
+        if status == UNFIT:  # it has logged the reason
             self._give_in("stopping: a worker cannot work like this", worker)
             return
         pause = 0.0
@@ -253,7 +266,7 @@ class Supervisor:
 
     def _give_in(self, why: str, worker: _Worker, **more: object) -> None:
         _log.error(why, worker=worker.number, **more)
-        self._status = exits.UNFIT
+        self._status = UNFIT
         self._stopping = True
 
     def _start(self, worker: _Worker) -> None:

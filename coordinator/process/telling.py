@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from store.errors import from_sqlstate
-from store.histogram import BATCH_ROWS, COMMIT_SECONDS
+from store.figures import BATCH_ROWS, COMMIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized

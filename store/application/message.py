@@ -257,7 +257,7 @@ end $$"""
 
 def _group_key(schema: str) -> str:
     # The message group that a group-id names, as the services number it (message_group() in
-    # coordinator/group/message_groups.py): of an entry on an address of kind fifo. A number below 0.
+    # coordinator/group/lanes.py): of an entry on an address of kind fifo. A number below 0.
     return f"""
 create function {schema}.group_key(group_id text) returns int8 language sql immutable as $$
   select ('x' || encode(substring(sha256(convert_to(group_id, 'UTF8')) for 8), 'hex'))::bit(64)::int8 >> 1

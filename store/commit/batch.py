@@ -4,17 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from store.arrays import octets_of
 from store.commit.checkable import LARGEST_COUNT, NEVER_HAD, CheckableRows
 from store.commit.large import ADD_PIECE, CLEAR_PIECES, COPY_HALF, JOIN_PIECES, CopiedHalf, LargeHalf, Step
 from store.commit.parts import NO_TXN
 from store.commit.terms import BEFORE, PLAIN, Terms
-from store.commit.unit import Unit
 from store.ids import declared_at, moment_of
 from store.spool import LARGE, Octets, pieces
 from store.tables import SCHEMA
+
+if TYPE_CHECKING:
+    from store.errors import StoreError
+
+
+# What succeeds or fails by itself.
+
+
+class Unit(Protocol):
+    """What succeeds or fails by itself."""
+
+    @property
+    def owner(self) -> object:
+        """The connection that it belongs to, or None. Where many units wait, connections take turns."""
+
+    def write(self, batch: Batch) -> None:
+        """Add the rows. It is called again for another batch if the store refused this one because of another unit."""
+
+    def durable(self) -> None:
+        """The rows are committed and flushed."""
+
+    def refused(self, error: StoreError) -> None:
+        """The store has refused the rows; none of them is there."""
+
 
 #: An op of the same id may be that of another instance, which decided first: the other columns tell them apart.
 _PROBE_OP = (

@@ -28,15 +28,13 @@ from psycopg import pq
 
 from store import arrays
 from store.backend import NONE
-from store.commit.batch import Batch
+from store.commit.batch import Batch, Unit
 from store.commit.large import Step
 from store.commit.parameters import parts_of
 from store.commit.parts import LOCKED, SETUP
-from store.commit.rescue import Rescue, owners_of
-from store.commit.salvage import MOST_ATTEMPTS
+from store.commit.rescue import MOST_ATTEMPTS, Rescue, owners_of
 from store.commit.statements import Statements
 from store.commit.turns import Turns
-from store.commit.unit import Unit
 from store.errors import (
     Contended,
     Fenced,
@@ -47,7 +45,7 @@ from store.errors import (
     StoreInTrouble,
     StoreUnavailable,
 )
-from store.histogram import BATCH_ROWS, COMMIT_SECONDS, Histogram
+from store.figures import BATCH_ROWS, COMMIT_SECONDS, Histogram
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from store.commit.unit import Unit
+    from store.commit.batch import Unit
 
 #: memory of a unit that waits, without its messages
 _UNIT_OCTETS = 512

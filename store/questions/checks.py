@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
 from store.asking import Query, nothing
-from store.questions.columns import MESSAGES
-from store.questions.values import int2, int4, int8
+from store.questions.columns import MESSAGES, int2, int4, int8
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

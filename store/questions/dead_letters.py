@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from store.asking import Query, nothing
-from store.questions.columns import MESSAGE, SIZE, WHOLE
-from store.questions.values import int4
+from store.questions.columns import MESSAGE, SIZE, WHOLE, int4
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
 from store.asking import Query, nothing
+from store.commit.terms import CONDITION, STEPS, Rank
 from store.errors import StoreError
-from store.priorities import CONDITION, STEPS, Rank
-from store.questions.columns import AVAILABLE, DELIVERABLE, ENTRY, MESSAGES, PICKED, SIZE
-from store.questions.values import int2, int4, int8
+from store.questions.columns import AVAILABLE, DELIVERABLE, ENTRY, MESSAGES, PICKED, SIZE, int2, int4, int8
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from store import arrays
 from store.asking import Query, nothing
 from store.channels import READY
-from store.commit.notices import MOST_KEYS_WOKEN, notice
-from store.questions.columns import DELIVERABLE, ENTRY, FAILED_AND_WAITS, MESSAGES, SIZE
-from store.questions.values import int4, int8
+from store.commit.parameters import MOST_KEYS_WOKEN, notice
+from store.questions.columns import DELIVERABLE, ENTRY, FAILED_AND_WAITS, MESSAGES, SIZE, int4, int8
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from store import arrays
-from store.asking import Query
+from store.asking import Query, nothing
+from store.audit import Action
 from store.tables import SCHEMA
 from store.users import Verifier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from store.asking import Queries, Row
     from store.errors import StoreError
@@ -59,3 +60,26 @@ def verifier(
 def enabled(asked: Queries, names: Collection[str], answered: Callable[[dict[str, str] | StoreError], None]) -> None:
     """Which of the users ``names`` may log in, with their ids: a user made anew has another."""
     asked.ask(ENABLED, [arrays.text([name.encode() for name in names])], answered)
+
+
+# Logins that failed, for the audit (S10).
+
+#: users ('': none), hosts ('': several), why ('': not told), how often
+_FAILED = Query(
+    b"failed_logins",
+    f"""insert into {SCHEMA}.audit (action, client_user, place, detail, times)
+        select '{Action.LOGIN_FAILED}', nullif(f.name, ''), nullif(f.host, ''),
+               jsonb_strip_nulls(jsonb_build_object('why', nullif(f.why, ''))), f.times
+          from unnest($1::text[], $2::text[], $3::text[], $4::int4[]) f(name, host, why, times)""",
+    nothing,
+)
+
+
+def failed_logins(
+    asked: Queries, rows: Sequence[tuple[str, str, str, int]], answered: Callable[[StoreError | None], None]
+) -> None:
+    """Note how often a login failed, by user, host and why."""
+    *told, times = zip(*rows, strict=True)
+    parameters = [arrays.text([arrays.octets_of(each) for each in column]) for column in told]
+    parameters.append(arrays.int4(times))
+    asked.ask(_FAILED, parameters, answered)

@@ -11,8 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from store.embedded.access import ROLE
-from store.embedded.running import running_url
+from store.embedded.running import ROLE, running_url
 from tests.fix_check_back import Plant
 from tests.fix_jms import Jms
 from tests.fix_proxy import Proxy

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from store.embedded.access import ROLE
-from store.embedded.running import running_url
+from store.embedded.running import ROLE, running_url
 from tests.fix_application import Application, post
 from tests.fix_command import PATIENCE_SECONDS, environment
 from tests.fix_proxy import Proxy

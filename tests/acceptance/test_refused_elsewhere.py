@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.group.surplus import SURPLUS_SECONDS
+from coordinator.group.queues import SURPLUS_SECONDS
 from tests.fix_proxy import Proxy
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt

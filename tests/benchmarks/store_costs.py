@@ -32,13 +32,12 @@ from store.commit import group_commit
 from store.commit.batch import Batch
 from store.commit.group_commit import GroupCommit, Limits
 from store.commit.parts import SETUP
-from store.commit.terms import PLAIN
+from store.commit.terms import PLAIN, STEPS, Rank
 from store.database import connected
 from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
-from store.priorities import STEPS, Rank
-from store.questions import dead_letters, entries, expiry, message_groups, schedule
+from store.questions import dead_letters, entries, message_groups, schedule
 from store.tables import SCHEMA
 from tests.benchmarks.processes import cpu_seconds
 from tests.fix_loop import EpollLoop
@@ -257,7 +256,7 @@ def hot_path(bench: Bench) -> dict[str, float]:
         "fifo lease": (lambda: bench.ask(message_groups.lease, FIFO, [KEY], [BEHIND_ALL], *ten), 50),
         "fifo scan": (lambda: bench.ask(message_groups.scan, FIFO, -(1 << 63), 200, 100, ME), 50),
         "promote": (bench.promote, 50),
-        "expire": (lambda: bench.ask(expiry.expire, bench.uuids.next(), ME), 50),
+        "expire": (lambda: bench.ask(schedule.expire, bench.uuids.next(), ME), 50),
         "failed": (lambda: bench.ask(dead_letters.lease, ME), 50),
     }
     return {name: typical(each, repeats) for name, (each, repeats) in what.items()}

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from links import frames
-from links.ends import Channel
+from links.channels import Channel
 from tests.fuzz.mutation import SEEDS, is_frame, units
 
 _ODD = bytes.fromhex("00 01 02 04 05 06 07 08 0b 0c 10 14 15 20 21 40 41 42 43 52 53 56 70 7f 80 a0 b0 c0 d0 ff")

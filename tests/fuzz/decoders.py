@@ -12,11 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from coordinator.address.letters import letter
+from coordinator.address.dead_letters import letter
 from coordinator.codec import selectors
 from coordinator.errors import Refusal
-from coordinator.login.exchange import Anonymous
-from links import filters, states
+from coordinator.login.password import Anonymous
+from links import outgoing, states
 from links.greeting import SASL_HEADER, Greeting
 from spark import messages
 from store.codec import encoding, message
@@ -170,7 +170,7 @@ class Decoders:
 
     def _filter(self, octets: bytes) -> None:
         with suppress(Refusal, DecodeError):
-            encoding.decode(filters.known(octets).answer() or b"\x40")
+            encoding.decode(outgoing.known(octets).answer() or b"\x40")
 
     def _pick(self, octets: bytes) -> None:
         """As a book's key is."""

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, insert, text, update
 from typer.testing import CliRunner
 
 from coordinator.__main__ import app
-from store import addresses, outcomes, undecided
+from store import addresses, undecided
 from store.addresses import Counts
 from store.database import connected
 from store.errors import (
@@ -107,7 +107,7 @@ def test_the_outcome_of_a_commit(database: Connection, rows: Rows) -> None:
     rows.entry(orders, txn_id=txn_id)
     rows.entry(rows.queue("others"), txn_id=uuid4())
     rows.decision("commit", txn_id=txn_id, posted=2, half_ids=[retired])
-    outcome = outcomes.outcome_of(database, txn_id)
+    outcome = undecided.outcome_of(database, txn_id)
     assert outcome is not None
     assert (outcome.outcome, outcome.reason, outcome.posted, outcome.retired) == ("commit", None, 2, 1)
     assert outcome.posted_to == ("orders",)
@@ -119,10 +119,10 @@ def test_the_outcome_of_a_commit(database: Connection, rows: Rows) -> None:
 @pytest.mark.rule("H15")
 def test_the_outcome_of_the_undecided_and_of_the_unknown(database: Connection, rows: Rows) -> None:
     txn_id = rows.txn(1)
-    outcome = outcomes.outcome_of(database, txn_id)
+    outcome = undecided.outcome_of(database, txn_id)
     assert outcome is not None
     assert (outcome.outcome, outcome.posted, outcome.retired, outcome.decided_at) == ("undecided", 2, 1, None)
-    assert outcomes.outcome_of(database, uuid4()) is None
+    assert undecided.outcome_of(database, uuid4()) is None
 
 
 @pytest.mark.rule("H15")
@@ -130,7 +130,7 @@ def test_the_view_says_the_same(database: Connection, rows: Rows) -> None:
     committed, rolled_back, open_ = rows.decision("commit"), rows.decision("rollback", posted=3), rows.txn(1)
     for txn_id in (committed, rolled_back, open_):
         seen = database.execute(text("select * from coordinator.outcome where txn_id = :id"), {"id": txn_id}).one()
-        outcome = outcomes.outcome_of(database, txn_id)
+        outcome = undecided.outcome_of(database, txn_id)
         assert outcome is not None
         assert (seen.outcome, seen.posted, seen.retired) == (outcome.outcome, outcome.posted, outcome.retired)
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from store import priorities
+from store.commit import terms
+from store.commit.terms import Rank
 from store.errors import StoreUnavailable
 from store.ids import id_at
-from store.priorities import Rank
 from store.questions import consumer_groups, entries, message_groups
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
@@ -146,7 +146,7 @@ def test_those_who_look_through_messages_do_not_keep_others_waiting(asking: Aski
     """However many of them ask: another question is the next."""
     truth.fill(10)
     for _ in range(3):
-        asking.ask(entries.browse, Rank.NORMAL, GROUP, (priorities.DEFAULT, 0), 5, 1 << 20)
+        asking.ask(entries.browse, Rank.NORMAL, GROUP, (terms.DEFAULT, 0), 5, 1 << 20)
     asking.ask(consumer_groups.subscription_of, "none", 0)
     asking.loop.run_until(asking.answered(4))
     assert [each is None for each in asking.answers] == [False, True, False, False]

@@ -16,18 +16,16 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
-from coordinator.login.failures import MOST_REMEMBERED, Failures
+from coordinator.login.penalties import MOST_TOLD, Failures
 from store import addresses, audit, dead_letters, groups, permissions, removal, roles, seeks, undecided, users
 from store.application import rights
 from store.audit import Action, Actor, Wanted, act_as, note, read
 from store.commit.terms import PLAIN
-from store.delivery_repairs import Release
 from store.errors import AppendOnly, StoreError, UserExists, boundary
 from store.permissions import Grantee, Verb
-from store.places import group as place
 from store.purge import purge
-from store.repairs import State
-from store.transaction_repairs import Decide, Resume
+from store.repairs import Decide, Release, Resume, State
+from store.seeks import group as place
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME, Asking
 
@@ -392,6 +390,6 @@ def test_a_flood_of_logins_that_fail_is_a_few_rows(asking: Asking, database: Con
     asking.loop.run_until(lambda: _all(database))
     asking.loop.run_for(0.1)
     told = _all(database)
-    assert len(told) == MOST_REMEMBERED + 1
+    assert len(told) == MOST_TOLD + 1
     assert sum(line.times for line in told) == 10_000
-    assert (told[-1].place, told[-1].times) == (None, 10_000 - MOST_REMEMBERED)
+    assert (told[-1].place, told[-1].times) == (None, 10_000 - MOST_TOLD)

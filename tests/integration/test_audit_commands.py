@@ -14,10 +14,10 @@ from sqlalchemy import Connection, delete, func, insert, update
 from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
-from coordinator.address.letters import ORIGINAL_ADDRESS
-from coordinator.login.exchange import Challenge, Code, Outcome
-from coordinator.login.external import External
-from coordinator.login.failures import Failures
+from coordinator.address.dead_letters import ORIGINAL_ADDRESS
+from coordinator.login.logins import External
+from coordinator.login.password import Challenge, Code, Outcome
+from coordinator.login.penalties import Failures
 from coordinator.login.users import Users
 from store import audit, runs, users
 from store.codec.encoding import encode_map, encode_string, encode_symbol

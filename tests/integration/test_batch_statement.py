@@ -21,7 +21,7 @@ from store import arrays, asking
 from store.commit import batch, checkable, terms
 from store.commit import parts as statements
 from store.commit.parameters import parts_of
-from store.priorities import Rank
+from store.commit.terms import Rank
 from store.questions import entries, message_groups
 from store.tables import SCHEMA, metadata
 from tests.fix_store_driver import all_queries

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from links import containment
+from links import reactor
 from tests import prepared
 from tests.fix_command import PATIENCE_SECONDS, environment
 from tests.prepared import ROOT
@@ -136,11 +136,11 @@ def test_a_compiled_function_is_laid_to_its_connection(tmp_path: Path, monkeypat
     (tmp_path / "compiled_functions.py").unlink()
     monkeypatch.syspath_prepend(tmp_path)
     functions = importlib.import_module("compiled_functions")
-    monkeypatch.setattr(containment, "Connection", _Connection)
+    monkeypatch.setattr(reactor, "Connection", _Connection)
     connection: Any = _Connection()
     for made in (functions.near(connection), functions.far(connection), partial(functions.far(connection), 1)):
-        assert containment.connection_of(made) is connection
-    assert containment.connection_of(functions.far(1)) is None
+        assert reactor.connection_of(made) is connection
+    assert reactor.connection_of(functions.far(1)) is None
 
 
 class _Connection:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, func, select
 
-from store import channels, outcomes, recovery, removal, undecided
+from store import channels, recovery, removal, undecided
 from store.database import connected
 from store.errors import AddressGone, AlreadyDecided, CannotCommit, Conflict, NotUndecided, boundary
 from store.ids import UuidV7, declared_at
@@ -294,7 +294,7 @@ def test_an_address_with_undecided_messages_is_removed_by_force_only(
     assert _left(database) == (2, 3)
     done = removal.remove(database, "orders", force=True)
     assert done == removal.Removal(removed=True, rolled_back=1)
-    outcome = outcomes.outcome_of(database, lost)
+    outcome = undecided.outcome_of(database, lost)
     assert outcome is not None
     assert (outcome.outcome, outcome.reason) == ("rollback", "address-removed")
     assert len(rows.pending(kept)) == 1
@@ -308,7 +308,7 @@ def test_an_operator_decides_either_way(database: Connection, rows: Rows, decide
     txn_id = rows.checkable(ME, rows.address_of(orders), rows.address_of(orders))
     [listed] = undecided.all_undecided(database)
     assert (listed.txn_id, listed.producer_group, listed.checks, listed.posted) == (txn_id, "shop", 0, 2)
-    asked = outcomes.outcome_of(database, txn_id)
+    asked = undecided.outcome_of(database, txn_id)
     assert asked is not None
     assert (asked.outcome, asked.posted) == ("undecided", 2)
     viewed = f"select outcome, posted from {SCHEMA}.outcome"
@@ -332,7 +332,7 @@ def test_a_transaction_becomes_checkable_while_an_operator_rolls_it_back(
     txn_id = rows.checkable(ME, orders)
     database.execute(txn.update().values(producer_group=None))
     database.commit()
-    done: list[outcomes.Outcome] = []
+    done: list[undecided.Outcome] = []
 
     def resolve() -> None:
         with connected(database_url, application_name="resolving") as other:

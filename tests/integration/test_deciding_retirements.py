@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, func, insert, select, update
 
-from store import channels, outcomes, purge, recovery, removal, undecided
+from store import channels, purge, recovery, removal, undecided
 from store.commit import parts
 from store.commit.batch import Batch
 from store.commit.checkable import Declared, Retired
@@ -191,7 +191,7 @@ def test_an_operator_decides_and_instances_are_told(database: Connection, databa
     second = held(rows, rolled_back, orders)
     [listed, _] = undecided.all_undecided(database)
     assert (listed.txn_id, listed.retired) == (txn_id, 1)
-    asked = outcomes.outcome_of(database, txn_id)
+    asked = undecided.outcome_of(database, txn_id)
     assert asked is not None
     assert asked.retired == 1
     with psycopg.connect(database_url, autocommit=True) as listening:

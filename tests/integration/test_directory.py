@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Connection
 
 from coordinator.address import directory
-from coordinator.address.groups import Group
+from coordinator.address.addresses import Group
 from coordinator.address.nodes import Address
 from coordinator.errors import Condition, Refusal
-from coordinator.group import holding
+from coordinator.group import loading
 from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
 from store import addresses, groups
@@ -73,7 +73,7 @@ def test_the_queue_of_a_forgotten_address_is_held_whole_no_more(instance: Instan
     first, second = instance.resolve("q0"), instance.resolve("q1")
     queues = [each.queue for each in (first, second) if each.queue is not None]
     for queue in queues:
-        holding.hold(queue, lambda: None)
+        loading.hold(queue, lambda: None)
     home = instance.service.queues
     instance.loop.run_until(lambda: home.holding == set(queues))
     queues[1].returning += 1

@@ -16,8 +16,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from store.embedded import log, programs
-from store.embedded.access import SOCKET_LOCK_NAME
+from store.embedded import programs
+from store.embedded import server as server_module
 from store.embedded.errors import (
     BinariesMissing,
     DataFolderInUse,
@@ -27,7 +27,7 @@ from store.embedded.errors import (
     StartCancelled,
     WrongVersion,
 )
-from store.embedded.running import running_url
+from store.embedded.running import SOCKET_LOCK_NAME, running_url
 from store.embedded.server import EmbeddedServer
 
 Make = Callable[..., EmbeddedServer]
@@ -335,7 +335,7 @@ def test_it_can_be_told_to_give_up_starting(make: Make, folder: Path) -> None:
 def test_its_log_is_bounded_while_it_runs(
     make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, bound: int
 ) -> None:
-    monkeypatch.setattr(log, "_LARGEST_BYTES", bound)
+    monkeypatch.setattr(server_module, "_LARGEST_BYTES", bound)
     server = make(folder)
     url = server.start()
     path = folder / "postgresql.log"

@@ -17,11 +17,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection, insert, text
 
-from coordinator.process.exposition import REST, label, registry
+from coordinator.process.measuring import REST, label, registry
 from coordinator.process.telling import Workers
 from store import figures, reasons, recovery, watched
-from store.figures import BUCKETS, BY_HAND, MOST_REASONS, OTHER, Decided, GroupFigures
-from store.looking import Looks, Seen
+from store.figures import BUCKETS, BY_HAND, MOST_REASONS, OTHER, Decided, GroupFigures, Looks, Seen
 from store.tables import op
 from tests.fix_reports import SEEN_AT, finding, lost
 from tests.fix_runs import a_batch, a_run, store_run

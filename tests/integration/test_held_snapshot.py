@@ -12,7 +12,7 @@ import pytest
 
 from store import asking
 from store.asking import Query
-from store.priorities import STEPS, Rank
+from store.commit.terms import STEPS, Rank
 from store.questions import checks, entries, message_groups, schedule
 from store.tables import SCHEMA
 

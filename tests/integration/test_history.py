@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
-from coordinator.address.letters import ORIGINAL_ID
+from coordinator.address.dead_letters import ORIGINAL_ID
 from coordinator.commands import timeline
 from coordinator.commands.events import said
 from store.codec.encoding import encode_long, encode_symbol

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from coordinator.commands.maintenance import maintain
 from coordinator.settings import RetentionSettings, Settings
-from store import inbox
+from store import retention
 from store.application import rights
 from store.application.outbox import OTHERS
 from store.database import connected
@@ -134,7 +134,7 @@ def test_it_is_forgotten_after_its_time(database: Connection, database_url: str)
     database.commit()
     with psycopg.connect(database_url) as application:
         application.execute("select 1 from coordinator.inbox where message_id = '10' for update")
-        assert inbox.forget(database, timedelta(hours=5, minutes=30), chunk=2) == 4
+        assert retention.forget(database, timedelta(hours=5, minutes=30), chunk=2) == 4
     left = database.scalars(text("select message_id from coordinator.inbox order by taken_at desc")).all()
     database.rollback()
     assert left == ["1", "2", "3", "4", "5", "10"]

@@ -12,13 +12,13 @@ from sqlalchemy import Connection, func, insert, select, text
 
 from store import arrays, asking, leaves
 from store.asking import Queries, Query
+from store.commit.terms import Rank
 from store.errors import StoreError
 from store.ids import id_at
-from store.leases import held
 from store.partitions import make_days
-from store.priorities import Rank
 from store.questions import entries
-from store.questions.values import int2, int4, int8
+from store.questions.columns import int2, int4, int8
+from store.recovery import held
 from store.retention import Policy, drop_old
 from store.tables import entry, half
 from tests.fix_loop import EpollLoop

@@ -13,7 +13,7 @@ from psycopg import errors
 from psycopg.types.json import Jsonb
 from sqlalchemy import Connection, text
 
-from coordinator.group.message_groups import message_group
+from coordinator.group.lanes import message_group
 from store import removal
 from store.application.outbox import MOST_OCTETS
 from store.codec.message import VALUE, examine

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from store.asking import Query
 from store.database import connected
 from store.ids import HalfIds, UuidV7
-from store.questions import addresses, consumer_groups, dead_letters, expiry
+from store.questions import addresses, consumer_groups, dead_letters, schedule
 from store.tables import SCHEMA
 from tests.fix_store import Rows
 from tests.fix_store_driver import GROUP, ME, Asking, Truth
@@ -51,9 +51,9 @@ def test_what_runs_out_in_the_store_does_so_by_the_policy_of_its_group(asking: A
     own = rows.queue("orders", group="billing", own={"on_expiry": "dead-letter"})
     for group in (default, own):
         rows.entry(group, expires_at=past)
-    asking.ask(expiry.expire, UuidV7().next(), ME)
+    asking.ask(schedule.expire, UuidV7().next(), ME)
     asking.loop.run_until(asking.answered(1))
-    assert asking.answers == [expiry.Expired(marked=1, dropped=1)]
+    assert asking.answers == [schedule.Expired(marked=1, dropped=1)]
     assert (rows.entries(default), rows.entries(own)) == ([], [(0, 0, "expired")])
 
 
@@ -66,9 +66,9 @@ def test_what_waits_after_a_failure_holds_up_its_message_group_though_its_time_i
     grouped, plain = rows.queue("orders", kind="fifo"), rows.queue("others")
     for group, key in ((grouped, -5), (plain, None)):
         rows.entry(group, expires_at=past, available_at=later, acquired=True, attempts=1, message_group=key)
-    asking.ask(expiry.expire, UuidV7().next(), ME)
+    asking.ask(schedule.expire, UuidV7().next(), ME)
     asking.loop.run_until(asking.answered(1))
-    assert asking.answers == [expiry.Expired(marked=0, dropped=1)]
+    assert asking.answers == [schedule.Expired(marked=0, dropped=1)]
     assert (rows.entries(grouped), rows.entries(plain)) == ([(0, 1, None)], [])
 
 

@@ -22,9 +22,8 @@ from spark.finding import Finding
 from store import traces, undecided
 from store.database import connected
 from store.ids import UuidV7
-from store.repairs import Repair, State
+from store.repairs import Decide, Repair, Resume, State
 from store.tables import consumer_group, entry, half, op, store_identity, txn
-from store.transaction_repairs import Decide, Resume
 from tests.fix_command import PATIENCE_SECONDS, ROOT, Command, environment
 from tests.fix_reports import RUN, SEEN_AT, finding, known, lost, write_report
 from tests.fix_store import Rows

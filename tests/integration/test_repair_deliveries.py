@@ -11,16 +11,15 @@ import psycopg
 import pytest
 from sqlalchemy import delete, func, insert, select, update
 
-from coordinator.address.letters import ORIGINAL_ID
+from coordinator.address.dead_letters import ORIGINAL_ID
 from coordinator.commands.repair import _proposal
 from store import retention, runs
 from store.codec.encoding import encode_long, encode_map, encode_symbol
 from store.codec.message import annotate
 from store.commit.terms import PLAIN, Terms
 from store.database import connected
-from store.delivery_repairs import Requeue
 from store.ids import UuidV7
-from store.repairs import Repair, State
+from store.repairs import Repair, Requeue, State
 from store.tables import HELD, consumer_group, entry, half, message_group, op
 from tests.fix_reports import SEEN_AT, finding
 from tests.fix_runs import a_run

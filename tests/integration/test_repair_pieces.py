@@ -17,16 +17,13 @@ from sqlalchemy import Connection, delete, event, func, insert, select, update
 from typer.testing import CliRunner
 
 from coordinator.__main__ import app
-from coordinator.address.letters import mark_of
+from coordinator.address.dead_letters import mark_of
 from coordinator.commands.repair import _box, _terms
 from store import repairs
 from store.database import connected
-from store.delivery_repairs import Release, Requeue
 from store.ids import UuidV7
-from store.lost_letters import Replay
-from store.repairs import Repair, State, Verdict
+from store.repairs import Decide, Release, Repair, Replay, Requeue, Resume, State, Verdict
 from store.tables import audit, consumer_group, entry, half, message_group, op, txn
-from store.transaction_repairs import Decide, Resume
 from tests.fix_reports import RUN, known
 from tests.fix_runs import store_run
 

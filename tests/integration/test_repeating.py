@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from store import repeating
+from store import asking as asking_module
 from store.errors import Contended, StoreError, StoreFault
 from store.ids import id_at
 from store.questions import consumer_groups, entries, message_groups
@@ -127,8 +127,8 @@ def test_all_of_a_line_keep_their_order(asking: Asking, truth: Truth, database_u
 def test_pauses_grow_and_the_log_does_not(
     asking: Asking, truth: Truth, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(repeating, "SAY_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(asking_module, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(asking_module, "SAY_AGAIN_SECONDS", 0.2)
     _claimed(truth, KEY)
     with capture_logs() as lines, _refused(database_url) as tries:
         _forget(asking)
@@ -157,7 +157,7 @@ def test_what_can_never_pass_is_told_at_once(asking: Asking, truth: Truth, datab
 def test_no_more_wait_than_there_is_room_for(
     asking: Asking, truth: Truth, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeating, "MOST_PAUSING", 0)
+    monkeypatch.setattr(asking_module, "MOST_PAUSING", 0)
     _claimed(truth, KEY)
     told: list[StoreError | None] = []
     with _refused(database_url):

@@ -16,10 +16,10 @@ from spark.snapshot import StoreUnreadable, exported_snapshot
 from store import retention
 from store.errors import NoPartition, boundary
 from store.ids import id_at
-from store.outcomes import outcome_of
 from store.partitions import existing, make_ahead, make_days, op_id_at
 from store.retention import Dropped, Policy, drop_old
 from store.tables import address, consumer_group, entry, half, instance, op, pending, txn
+from store.undecided import outcome_of
 
 pytestmark = pytest.mark.rule("H16")
 

@@ -1,4 +1,4 @@
-"""Messages that take too much room are kept for less time (``store/retention_size.py``)."""
+"""Messages that take too much room are kept for less time (``store/retention.py``)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, event, func, insert, select, text, update
 
-from store import returned
+from store import recovery
 from store.database import connected
 from store.tables import SCHEMA, consumer_group, entry, group_read, instance
 from tests.fix_store import Rows, until_it_waits
@@ -58,7 +58,7 @@ def test_what_waits_is_not_read_for_what_is_lost(
         database.execute(text("set random_page_cost = 100"))
         database.commit()
     before = database.execute(_COUNTED).one()
-    assert returned.return_all(database) == _READ + len(_LEASED)
+    assert recovery.return_all(database) == _READ + len(_LEASED)
     # those of a range of the BRIN index or two, and of each its new version and once more by its key
     assert database.execute(_COUNTED).one().visited - before.visited < _WAITING / 3
     database.commit()
@@ -74,7 +74,7 @@ def test_what_was_leased_and_read_by_the_range_counts_once(
     group, _ = deep
     database.execute(text("update coordinator.group_read set read_through = :last"), {"last": _LEASED[-1]})
     database.commit()
-    assert returned.return_all(database) == _LEASED[-1]
+    assert recovery.return_all(database) == _LEASED[-1]
     assert database.scalar(text("show enable_seqscan")) == "on", "for what follows in the transaction"
     database.commit()
     assert rows.entries(group)[: _LEASED[-1] + 1] == [(0, 1, None)] * _LEASED[-1] + [(0, 0, None)]
@@ -108,7 +108,7 @@ def test_each_of_many_groups_is_looked_into_by_itself(database: Connection, rows
 
     event.listen(database.engine, "before_cursor_execute", explain)
     try:
-        assert returned.return_all(database) == queues * each
+        assert recovery.return_all(database) == queues * each
     finally:
         event.remove(database.engine, "before_cursor_execute", explain)
     assert removed == [0, 0]
@@ -125,7 +125,7 @@ def test_statistics_of_an_emptied_queue_make_it_no_slower(database: Connection, 
     database.execute(insert(entry), leased)
     database.execute(text("update coordinator.instance set ended_at = now() where id = :lost"), {"lost": lost})
     before = database.execute(_COUNTED).one()
-    assert returned.return_all(database) == 1_000
+    assert recovery.return_all(database) == 1_000
     assert database.execute(_COUNTED).one().visited - before.visited < 5_000
 
 
@@ -163,7 +163,7 @@ def test_each_comes_back_with_one_attempt_more_that_has_not_failed(database: Con
         database.execute(update(consumer_group).where(consumer_group.c.id == group).values(holder=holder))
     database.execute(update(instance).where(instance.c.id.in_([lost, other])).values(ended_at=func.now()))
     database.commit()
-    assert returned.return_all(database) == 9
+    assert recovery.return_all(database) == 9
     wanted = select(entry.c.group_id, entry.c.id, entry.c.lease, entry.c.attempts, entry.c.acquired)
     found = database.execute(wanted.order_by(entry.c.group_id, entry.c.id)).all()
     assert [tuple(each) for each in found] == [(group, i, *becomes) for group, i, _, _, _, becomes in its]
@@ -182,7 +182,7 @@ def test_what_a_repair_has_freed_meanwhile_is_not_freed_again(
 
     def recover() -> None:
         with connected(database_url, application_name="recovery") as mine:
-            counts.append(returned.return_all(mine))
+            counts.append(recovery.return_all(mine))
             mine.commit()
 
     with connected(database_url) as rival:
@@ -190,7 +190,7 @@ def test_what_a_repair_has_freed_meanwhile_is_not_freed_again(
         ids = rival.scalars(select(entry.c.id).order_by(entry.c.id)).all()
         waits = threading.Thread(target=recover)
         with connected(database_url) as repair:
-            assert len(returned.give_back_each(repair, [(group, ids[1]), (group, ids[2])])) == 2
+            assert len(recovery.give_back_each(repair, [(group, ids[1]), (group, ids[2])])) == 2
             waits.start()
             until_it_waits(database, "recovery")
             repair.commit()

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text
 
-from store import groups, places, recovery, removal, retention, seeks
+from store import groups, recovery, removal, retention, seeks
 from store.commit.terms import ALONE, PLAIN, Terms
 from store.database import connected
 from store.errors import AddressGone, Contended, Fenced, StoreUnavailable, boundary
-from store.places import Group
-from store.presence import present
-from store.seeks import Head, Seek
+from store.seeks import Group, Head, Seek, present
 from store.tables import SCHEMA, consumer_group, entry, heartbeat, op, seek
 from tests.fix_store import Rows
 
@@ -35,7 +33,7 @@ def _group_at(connection: Connection, name: str = "orders") -> Group:
     found = groups.find(connection, name, "")
     assert found is not None
     assert found.group is not None
-    return places.group(connection, found.group)
+    return seeks.group(connection, found.group)
 
 
 def _ends(rows: Rows, group: int, half_id: int, **values: object) -> None:
@@ -238,7 +236,7 @@ def test_the_group_stays_until_a_piece_is_committed(rows: Rows, database_url: st
     assert _back(rows, group, terms_of=terms_of).moved == 1
     removal.remove(rows.connection, "orders", force=True)
     with pytest.raises(AddressGone, match="the consumer group was removed meanwhile"):
-        places.group(rows.connection, number)
+        seeks.group(rows.connection, number)
     with pytest.raises(AddressGone, match="the consumer group was removed meanwhile"):
         _back(rows, group)
     assert _waiting(rows, number) == []
@@ -252,7 +250,7 @@ def test_it_waits_until_no_instance_holds_the_group_whole(
     living = select(func.count()).select_from(recovery.LIVING.subquery())
     rows.connection.execute(consumer_group.update().values(holder=me))
     rows.connection.commit()
-    monkeypatch.setattr("store.presence._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("store.seeks._PATIENCE_SECONDS", 0.1)
     with connected(database_url) as mine:
         with present(mine, "1") as presence:
             assert rows.connection.scalar(living) == 2

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.address.letters import letter
+from coordinator.address.dead_letters import letter
 from store import set_aside
 from store.codec.encoding import MOST_PAIRS, encode_string, encode_symbol, encode_uint
 from tests.wire import types

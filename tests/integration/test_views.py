@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, and_, case, delete, func, insert, select, text, update
 
-from store import priorities, recovery
-from store.leases import held
+from store import recovery
+from store.commit import terms
+from store.recovery import held
 from store.tables import DROPPING, consumer_group, entry, group_read, op, removed_address, retention, txn
 from tests.fix_command import Command
 from tests.fix_store import Rows
@@ -37,7 +38,7 @@ _ENTRY = st.fixed_dictionaries(
     {
         "lease": st.sampled_from([0, 0, 7]),
         "failed": st.sampled_from([None, None, "rejected"]),
-        "priority": st.sampled_from([priorities.DEFAULT, priorities.DEFAULT, 0, 9]),
+        "priority": st.sampled_from([terms.DEFAULT, terms.DEFAULT, 0, 9]),
         "available_at": st.sampled_from([None, None, timedelta(hours=1), timedelta(hours=-1)]),
     }
 )

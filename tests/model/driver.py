@@ -15,7 +15,7 @@ import psycopg
 from coordinator.commands.dead_letters import replay
 from coordinator.commands.seek import seek
 from store.database import engine
-from store.outcomes import outcome_of
+from store.undecided import outcome_of
 from tests.fix_service import PATIENCE
 from tests.model import counts, truth
 from tests.model.model import Model

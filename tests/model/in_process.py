@@ -11,12 +11,11 @@ from typing import TypeVar
 
 import pytest
 
-from coordinator import check_marks
-from coordinator.address.addresses import AddressPolicy
-from coordinator.address.groups import Group
+from coordinator import checks as checks_module
+from coordinator.address.addresses import AddressPolicy, Group
 from coordinator.address.nodes import Address
+from coordinator.checks import Exhaustion
 from coordinator.errors import Refusal
-from coordinator.exhaustion import Exhaustion
 from coordinator.group.entries import now_micros
 from coordinator.group.queues import Queue
 from coordinator.retirement import Departure
@@ -392,7 +391,7 @@ class InProcess(Driver):
 def in_process(url: str, *, company: bool) -> Iterator[InProcess]:
     with pytest.MonkeyPatch.context() as patch:
         # a group that was never looked for is looked for back to here, piece by piece: no history is older
-        patch.setattr(check_marks, "_BEGINNING", now_micros() - 120_000_000)
+        patch.setattr(checks_module, "_BEGINNING", now_micros() - 120_000_000)
         driver = InProcess(url, company=company)
         try:
             yield driver

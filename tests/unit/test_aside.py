@@ -1,13 +1,13 @@
-"""Entries that every consumer with room has refused stand aside (``coordinator/group/aside.py``, rules P11, S4)."""
+"""Entries that every consumer with room has refused stand aside (``coordinator/group/window.py``, rules P11, S4)."""
 
 from __future__ import annotations
 
 import pytest
 
-from coordinator.group import aside
+from coordinator.group import window as window_module
 from coordinator.group.entries import Entry
 from coordinator.group.queues import Queue
-from coordinator.group.windows import Window
+from coordinator.group.window import Window
 from tests.fix_queue import Consumer, queue_of
 
 pytestmark = pytest.mark.rule("P11", "S4")
@@ -48,7 +48,7 @@ def test_they_do_so_when_they_fill_half_of_the_window(count: int, octets: int, s
 
 def test_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stays is sent in its order to a consumer that has not refused it."""
-    monkeypatch.setattr(aside, "_MOST", 3)
+    monkeypatch.setattr(window_module, "_MOST", 3)
     found = window(Consumer(KEY, 5))
     refused(found.queue, 9)
     found.distribute()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from store.hosts import in_turn
+from store.session import in_turn
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = [
     path
@@ -22,6 +24,15 @@ MOST_LINES_OF_A_FILE = 900
 MOST_LINES_OF_A_FUNCTION = 60
 #: How a docstring begins the sentence that says why its file is longer.
 REASON = "One file because"
+
+
+#: Each package, and those whose types it may name.
+BELOW = {
+    "store": set[str](),
+    "spark": {"store"},
+    "coordinator": {"store", "spark"},
+    "links": {"coordinator", "store"},
+}
 
 
 def _name(path: Path) -> str:
@@ -37,6 +48,21 @@ def test_a_test_file_takes_nothing_from_another() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2].startswith("test_")
     ]
     assert not taken
+
+
+@pytest.mark.parametrize("package", BELOW)
+def test_a_package_names_no_type_of_one_above(package: str) -> None:
+    """Imports that run are held by import-linter (setup.cfg); these are for the type checker alone."""
+    named = {
+        f"{_name(path)}: {node.module}"
+        for path in (ROOT / package).rglob("*.py")
+        for block in ast.walk(_parsed(path))
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in BELOW.keys() - BELOW[package]
+        if not (node.module or "").startswith(package)
+    }
+    assert not named
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from coordinator.group.known import Known
+from coordinator.group.serving import Known
 
 
 class _Queue:

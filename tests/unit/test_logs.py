@@ -13,7 +13,7 @@ from typing import Literal
 import pytest
 import structlog
 
-from coordinator.login.origin import origin_of_peer, peer_of
+from coordinator.login.logins import origin_of_peer, peer_of
 from coordinator.process import logs
 from coordinator.settings import LogSettings
 

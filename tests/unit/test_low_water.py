@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.group import loading, low_water
+from coordinator.group import loading
+from coordinator.group import window as window_module
 from coordinator.group.entries import Entry
-from coordinator.group.windows import Window
+from coordinator.group.window import Window
 from coordinator.memory import Account
 from coordinator.settings import LimitSettings
-from store.priorities import Rank
+from store.commit.terms import Rank
 
 SLACK = 1000
 NEWEST = 50_000
@@ -40,7 +41,7 @@ class Instance:
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Instance:
     instance = Instance()
-    monkeypatch.setattr(low_water, "LOW_WATER_SLACK", SLACK)
+    monkeypatch.setattr(window_module, "LOW_WATER_SLACK", SLACK)
     monkeypatch.setattr(loading, "load", instance.load)
     return instance
 
@@ -106,7 +107,7 @@ def test_a_store_that_is_long_to_look_through_is_looked_through_seldom(
     window: Window, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(low_water, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(window_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     window.refill()
     clock[0] += 0.5
     window.loaded([], True, window.version)
@@ -116,8 +117,8 @@ def test_a_store_that_is_long_to_look_through_is_looked_through_seldom(
 
 def test_a_look_that_lasted_for_long_does_not_put_off_the_next_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process may have been stopped meanwhile."""
-    monkeypatch.setattr(low_water, "time", SimpleNamespace(monotonic=lambda: 100.0))
-    assert low_water.next_whole_look(90.0) == 130.0
+    monkeypatch.setattr(window_module, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    assert window_module.next_whole_look(90.0) == 130.0
 
 
 def test_all_is_looked_at_by_and_by_while_a_backlog_is_read(window: Window, instance: Instance) -> None:

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.group import reading
+from coordinator.group import fifo
 from coordinator.group.entries import Entry
 from coordinator.group.fifo import FifoQueue
-from coordinator.group.message_groups import MessageGroup
+from coordinator.group.lanes import MessageGroup
 from coordinator.group.policies import Policies
 from coordinator.memory import Account
 from coordinator.settings import LimitSettings
@@ -52,7 +52,7 @@ class Group:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, peers: int) -> None:
         self.instance = Instance(peers)
         monkeypatch.setattr(questions, "lease", self.instance.lease)
-        monkeypatch.setattr(reading, "LOW_WATER_SLACK", SLACK)
+        monkeypatch.setattr(fifo, "LOW_WATER_SLACK", SLACK)
         policies = Policies(max_attempts=16, on_expiry="drop", fifo=True, dead_letters=False)
         home = SimpleNamespace(dirty=[])
         self.queue = FifoQueue(cast(Any, self.instance), cast(Any, home), 1, 1, "", policies)

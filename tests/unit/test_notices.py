@@ -10,12 +10,12 @@ import pytest
 from coordinator.address.enqueue import Enqueue
 from coordinator.address.nodes import Address
 from coordinator.group.fifo import FifoQueue
-from coordinator.group.holding import Share
-from coordinator.group.message_groups import GroupedEntry, MessageGroup
+from coordinator.group.lanes import GroupedEntry, MessageGroup
+from coordinator.group.loading import Share
 from coordinator.group.queues import Queue
 from coordinator.group.serving import Queues
 from store.commit.batch import Batch
-from store.commit.notices import EVERY_GROUP, MOST_KEYS_WOKEN, MOST_WOKEN, notice
+from store.commit.parameters import EVERY_GROUP, MOST_KEYS_WOKEN, MOST_WOKEN, notice
 from store.commit.terms import PLAIN
 from tests.fix_queue import Consumer, queue_of
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.login.exchange import REFUSED, Challenge, Code, Outcome, Say
-from coordinator.login.origin import origin_of
-from coordinator.login.password import LONGEST_WAIT_SECONDS, Comparison
+from coordinator.login.logins import origin_of
+from coordinator.login.password import LONGEST_WAIT_SECONDS, REFUSED, Challenge, Code, Comparison, Outcome, Say
 from coordinator.login.penalties import (
     FIRST_SECONDS,
     FORGOTTEN_SECONDS,

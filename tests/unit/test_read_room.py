@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from links import engine, reading
+from links import engine
+from links import reactor as reactor_module
 from links.endpoints import LITTLE_ROOM
 from links.reactor import Reactor
 from tests.clocked import Clocked, clocked
@@ -105,7 +106,7 @@ def test_a_client_that_says_much_is_read_in_larger_parts(reactor: Reading, clien
 @pytest.mark.rule("S5")
 def test_those_that_a_turn_leaves_are_read_in_smaller_parts(reactor: Reading, clients: list[Client]) -> None:
     """A client that begins with many does not wait until each has had as much read as when it was alone."""
-    reactor.seconds = 2 * reading.READ_SECONDS
+    reactor.seconds = 2 * reactor_module.READ_SECONDS
     many = [Client(reactor, engine.READ_ROOM) for _ in range(8)]
     clients += many
     for client in many:
@@ -114,7 +115,7 @@ def test_those_that_a_turn_leaves_are_read_in_smaller_parts(reactor: Reading, cl
     for _ in many:
         rooms.append(many[len(rooms)].room)
         reactor.finish_turn()
-    assert rooms == [*(engine.READ_ROOM // 4**turns for turns in range(5)), *[reading.LEAST_ROOM] * 3]
+    assert rooms == [*(engine.READ_ROOM // 4**turns for turns in range(5)), *[reactor_module.LEAST_ROOM] * 3]
 
 
 @pytest.mark.rule("S5")
@@ -140,7 +141,7 @@ def test_attaches_that_took_long_are_read_in_parts_as_small_as_after_any(
 ) -> None:
     client = Client(reactor, engine.READ_ROOM)
     clients.append(client)
-    reactor.seconds, reactor.room_of_attach = 2 * reading.LONG_READS_SECONDS, LITTLE_ROOM
+    reactor.seconds, reactor.room_of_attach = 2 * reactor_module.LONG_READS_SECONDS, LITTLE_ROOM
     client.say(1 << 16)
     reactor.finish_turn()
     assert client.room == LITTLE_ROOM
@@ -150,7 +151,7 @@ def test_attaches_that_took_long_are_read_in_parts_as_small_as_after_any(
 def test_a_busy_client_waits_for_two_small_reads_of_each_that_was_idle(reactor: Reading, clients: list[Client]) -> None:
     """What a hundred have saved of their shares while they were idle is little."""
     busy = Client(reactor)
-    many = [Client(reactor, reading.LEAST_ROOM) for _ in range(100)]
+    many = [Client(reactor, reactor_module.LEAST_ROOM) for _ in range(100)]
     clients += [busy, *many]
     reactor.seconds = 0.0014  # 512 octets of attaches
     for _ in range(200):
@@ -164,4 +165,4 @@ def test_a_busy_client_waits_for_two_small_reads_of_each_that_was_idle(reactor: 
         reactor.finish_turn()
         for client in many:
             client.say(1)
-    assert reactor.sizes.count(reading.LEAST_ROOM) < 2.5 * len(many)
+    assert reactor.sizes.count(reactor_module.LEAST_ROOM) < 2.5 * len(many)

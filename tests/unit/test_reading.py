@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator.settings import LimitSettings
-from links import reading
+from links import reactor as reactor_module
 from links.connection import Connection
 from links.reactor import Reactor
 from tests.clocked import Clocked, clocked
@@ -191,7 +191,9 @@ def test_a_client_that_was_away_has_saved_little_up(reactor: Turning, away: int)
 
 
 @pytest.mark.rule("S5")
-@pytest.mark.parametrize("seconds", [reading.LONG_READS_SECONDS, 30.0], ids=["busy for long", "stopped for a while"])
+@pytest.mark.parametrize(
+    "seconds", [reactor_module.LONG_READS_SECONDS, 30.0], ids=["busy for long", "stopped for a while"]
+)
 def test_a_new_client_does_not_wait_for_hundreds_to_have_what_one_had(reactor: Turning, seconds: float) -> None:
     """Nor does the one that had it: others were idle meanwhile, or the machine stood still during its read."""
     many = Many(reactor, 200)
@@ -245,19 +247,22 @@ def test_the_store_has_its_turn_before_what_is_left(reactor: Turning) -> None:
 @pytest.mark.rule("S5")
 def test_a_connection_whose_octets_take_long_is_read_in_smaller_parts(reactor: Turning) -> None:
     connection = _connection("long")
-    reactor.takes = 2 * reading.LONG_READS_SECONDS
+    reactor.takes = 2 * reactor_module.LONG_READS_SECONDS
     rooms = []
     for _ in range(5):
         reactor.read_in_turn(connection)
         reactor.finish_turn()
         rooms.append(connection.read_room)
-    assert rooms == [_ROOM // 4, _ROOM // 16, _ROOM // 64, _ROOM // 256, reading.LEAST_ROOM]
+    assert rooms == [_ROOM // 4, _ROOM // 16, _ROOM // 64, _ROOM // 256, reactor_module.LEAST_ROOM]
 
 
 @pytest.mark.rule("S5")
 def test_the_more_connections_are_read_the_less_time_each_takes(reactor: Turning) -> None:
     connections = [_connection(str(number)) for number in range(4)]
-    for takes, room in ((reading.LONG_READS_SECONDS / 5, _ROOM), (reading.LONG_READS_SECONDS / 3, _ROOM // 4)):
+    for takes, room in (
+        (reactor_module.LONG_READS_SECONDS / 5, _ROOM),
+        (reactor_module.LONG_READS_SECONDS / 3, _ROOM // 4),
+    ):
         reactor.takes = takes
         for each in connections:
             reactor.read_in_turn(each)

@@ -1,5 +1,5 @@
 """Message groups that every consumer here with room has refused are given up to other instances, for a moment, the
-longer apart the longer they come back (``coordinator/group/refused_groups.py``; rules P11, P18). Time is the test's.
+longer apart the longer they come back (``coordinator/group/lanes.py``; rules P11, P18). Time is the test's.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.group import refused_groups
+from coordinator.group import lanes
 from coordinator.group.fifo import FifoQueue
-from coordinator.group.message_groups import GroupedEntry, MessageGroup
+from coordinator.group.lanes import GroupedEntry, MessageGroup
 from store.questions import message_groups as questions
 from tests.fix_queue import Consumer, queue_of
 
@@ -102,8 +102,8 @@ class Worker:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(refused_groups, "time", clock)
-    monkeypatch.setattr(refused_groups, "_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(lanes, "time", clock)
+    monkeypatch.setattr(lanes, "_AT_ONCE", AT_ONCE)
     release = lambda asked, group, keys, instance, notify: asked.release(keys)  # noqa: E731
     monkeypatch.setattr(questions, "release", release)
     return clock
@@ -178,7 +178,7 @@ def test_some_at_a_time(clock: Clock, worker: Worker) -> None:
 
 def test_what_was_offered_is_forgotten_by_and_by(clock: Clock, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest first: memory is bounded."""
-    monkeypatch.setattr(refused_groups, "_MOST_OFFERED", 2)
+    monkeypatch.setattr(lanes, "_MOST_OFFERED", 2)
     for key in (-1, -2, -3):
         worker.come(key)
         worker.queue.give_surplus()

@@ -9,7 +9,7 @@ import pytest
 from coordinator.group import fifo, queues
 from coordinator.group.entries import Entry
 from coordinator.group.fifo import FifoQueue
-from coordinator.group.message_groups import MessageGroup
+from coordinator.group.lanes import MessageGroup
 from store.questions import message_groups as questions
 from tests.fix_queue import Consumer, queue_of
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from coordinator.address import dead_letters
-from coordinator.address.addresses import Refusal
+from coordinator.address.addresses import NotMade
 from coordinator.address.dead_letters import DeadLetters
 from coordinator.address.directory import Directory
 from coordinator.codec.selectors import TurnShare
 from coordinator.errors import Condition
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.loading import LOAD_RETRY_SECONDS
-from coordinator.group.search import Search
+from coordinator.group.selecting import Search
 from links.browsing import Browsing
 from store.asking import Query
+from store.commit.terms import Rank
 from store.errors import StoreFault, StoreUnavailable
-from store.priorities import Rank
 from store.questions import addresses, message_groups
 from tests.fix_queue import Consumer, queue_of
 
@@ -251,7 +251,7 @@ def test_the_store_is_told_of_addresses_in_use_and_asked_about_those_that_were_n
     asked.memory = SimpleNamespace(most_addresses=100)
     asked.by_group = {}
     policy: Any = SimpleNamespace(
-        unused_seconds=400, decide=lambda *_, **__: Refusal(condition="not-found", message="")
+        unused_seconds=400, decide=lambda *_, **__: NotMade(condition="not-found", message="")
     )
     directory = Directory(asked, asked, policy)
     found: list[Any] = []

@@ -1,10 +1,10 @@
-"""How long a batch that the server could not take waits, and when it is not sent again (store/commit/salvage.py)."""
+"""How long a batch that the server could not take waits, and when it is not sent again (store/commit/rescue.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from store.commit.salvage import pause_seconds
+from store.commit.rescue import pause_seconds
 from store.errors import Contended, Locked
 
 

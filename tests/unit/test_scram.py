@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.login import prepared, scram, verifiers
-from coordinator.login.exchange import Challenge, Code, Outcome, Say
+from coordinator.login import password, prepared, verifiers
+from coordinator.login.password import Challenge, Code, Outcome, Say
 from store.users import Verifier
+from tests.tables import all_cases
 
 
 class Pencils:
@@ -34,7 +35,7 @@ def test_the_example_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base64, "b64encode", _with_nonce(b"%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"))
     said: list[Challenge | Outcome] = []
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-    exchange = scram.Scram("SCRAM-SHA-256", Pencils("SCRAM-SHA-256", salt), said.append)  # type: ignore[arg-type]
+    exchange = password.Scram("SCRAM-SHA-256", Pencils("SCRAM-SHA-256", salt), said.append)  # type: ignore[arg-type]
     exchange.take(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert said == [
         Challenge(b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
@@ -55,7 +56,7 @@ def _with_nonce(nonce: bytes) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.rule("S1")
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "made"),
     [
         ("I\u00adX", "IX"), ("user", "user"), ("USER", "USER"), ("\u00aa", "a"), ("\u2168", "IX"),
@@ -67,7 +68,7 @@ def test_what_looks_alike_is_one(text: str, made: str) -> None:
 
 
 @pytest.mark.rule("S1", "S7")
-@pytest.mark.parametrize(
+@all_cases(
     "text",
     ["", "\u00ad", "\x07", "a\nb", "a\0b", "\u0627\u0031", "\u0627a\u0628", "\ue000", "\ufffd", "\u200e", "\U000e0001"],
 )

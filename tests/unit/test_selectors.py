@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from coordinator.codec.selectors import DEEPEST, LONGEST, MOST_TOKENS, Selector, TurnShare
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
-from coordinator.group.search import Search
+from coordinator.group.selecting import Search
+from tests.tables import all_cases
 from tests.wire.frames import Record
 from tests.wire.messages import APPLICATION_PROPERTIES, Header, Properties, data, section
 from tests.wire.types import Byte, Char, Double, Float, Int, Long, Short, Symbol, Timestamp, UInt, ULong
@@ -172,7 +173,7 @@ _PERSON = message(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "wanted"),
     [
         # literals
@@ -260,7 +261,7 @@ def test_a_message_of_a_body_alone_has_the_defaults() -> None:
     assert three_valued(text, data(b"body")) is True
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "place", "why"),
     [
         ("age =", "line 1, column 6", "ends too early"),
@@ -349,7 +350,7 @@ def test_an_exact_number_that_outgrows_its_bits_is_unknown() -> None:
 
 def test_a_consumer_without_room_does_not_put_off_the_next_look_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr("coordinator.group.search.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("coordinator.group.selecting.time", SimpleNamespace(monotonic=lambda: clock.now))
     timers: dict[str, float] = {}
     loop = SimpleNamespace(call_later=lambda seconds, call: timers.update({call.__name__: seconds}))
     queries = SimpleNamespace(ask=lambda *asked: None)

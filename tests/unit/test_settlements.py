@@ -11,7 +11,7 @@ from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED
 from coordinator.settlements import Settlement
 from coordinator.transitions import OUTCOME
-from store import priorities
+from store.commit import terms
 from store.errors import Conflict, NotLeased, StoreError, StoreFault
 from tests.fix_queue import Consumer, queue_of
 
@@ -28,7 +28,7 @@ def test_a_refused_outcome(error: StoreError, there: bool) -> None:
     added: list[Any] = []
     instance: Any = queue.instance
     instance.commit = SimpleNamespace(add=added.append)
-    assert queue.reserve(1, priorities.DEFAULT)
+    assert queue.reserve(1, terms.DEFAULT)
     entry = Entry(queue, 1, 1, b"x", 0, 0, b"")
     queue.arrived(entry)
     queue.pump()

@@ -1,4 +1,4 @@
-"""A group that was held whole is given up for others (``coordinator/group/holding.py``) when the store has it."""
+"""A group that was held whole is given up for others (``coordinator/group/loading.py``) when the store has it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.group.holding import Share, share
+from coordinator.group.loading import Share, share
 from store.errors import StoreFault
 from tests.fix_queue import Consumer, queue_of
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from coordinator.errors import Refusal
-from coordinator.stealing import Stealing
+from coordinator.peers import Stealing
 from store.asking import Queries
 from tests.fix_loop import EpollLoop
 

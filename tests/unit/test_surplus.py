@@ -1,4 +1,4 @@
-"""What consumers with room have refused is offered to other instances (``coordinator/group/surplus.py``, rule P11)."""
+"""What consumers with room have refused is offered to other instances (``coordinator/group/queues.py``, rule P11)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.group import loading, surplus
+from coordinator.group import loading, queues
 from coordinator.group.entries import Entry
-from coordinator.group.surplus import Offer
+from coordinator.group.queues import Offer
 from tests.fix_queue import Consumer, queue_of
 
 pytestmark = pytest.mark.rule("P11", "D5")
@@ -24,7 +24,7 @@ class Offering:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(surplus, "_AT_ONCE", 2)
+        monkeypatch.setattr(queues, "_AT_ONCE", 2)
         monkeypatch.setattr(loading, "load", lambda window, most, octets: None)
         self.consumers = [Consumer(key, 5) for key in KEYS]
         self.queue = queue_of(self.consumers, peers=1)

@@ -1,4 +1,4 @@
-"""Consumers in turns (``coordinator/group/takers.py``): a message costs the same however many wait."""
+"""Consumers in turns (``coordinator/group/ready.py``): a message costs the same however many wait."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 
 from coordinator.group.entries import Entry
 from coordinator.group.queues import Queue
-from store import priorities
+from store.commit import terms
 from tests.fix_queue import Consumer, queue_of
 
 
 def post(queue: Queue, entry_id: int) -> bool:
     """One message, posted and delivered by itself; whether it was born leased."""
-    if not queue.reserve(1, priorities.DEFAULT):
+    if not queue.reserve(1, terms.DEFAULT):
         return False
     queue.arrived(Entry(queue, entry_id, entry_id, b"x", 0, 0, b""))
     queue.pump()
@@ -43,7 +43,7 @@ def test_many_messages_are_shared_out() -> None:
     consumers = [Consumer(key, 100) for key in range(4)]
     queue = queue_of(consumers)
     for number in range(1, 41):
-        assert queue.reserve(1, priorities.DEFAULT)
+        assert queue.reserve(1, terms.DEFAULT)
         queue.arrived(Entry(queue, number, number, b"x", 0, 0, b""))
     queue.pump()
     assert [len(each.got) for each in consumers] == [10] * 4

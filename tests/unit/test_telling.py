@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.process.supervising import Offered
 from coordinator.process.telling import Workers
-from store.histogram import BATCH_ROWS, COMMIT_SECONDS, Histogram
+from store.figures import BATCH_ROWS, COMMIT_SECONDS, Histogram
 
 pytestmark = pytest.mark.rule("H19")
 

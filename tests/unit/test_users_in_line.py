@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.login.exchange import Code, Outcome
+from coordinator.login.password import Code, Outcome
 from coordinator.login.users import FOUND_SECONDS, MOST_ASKED, STORE_SECONDS, Users
 from store.users import Verifier
 

@@ -1,4 +1,4 @@
-"""What is settled, or comes back, while a window is loaded (``coordinator/group/windows.py``, rules D1, D5)."""
+"""What is settled, or comes back, while a window is loaded (``coordinator/group/window.py``, rules D1, D5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from coordinator.group import loading
 from coordinator.group.entries import Entry
 from coordinator.group.queues import Queue
-from coordinator.group.windows import Window
+from coordinator.group.window import Window
 from coordinator.transitions import OUTCOME
 from tests.fix_queue import Consumer, queue_of
 

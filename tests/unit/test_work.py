@@ -17,7 +17,7 @@ from coordinator.outcomes import ACCEPTED
 from coordinator.settlements import Settlement
 from coordinator.transitions import CHECKABLE, OUTCOME
 from coordinator.work import Work
-from store import priorities
+from store.commit import terms as terms_module
 from store.commit.batch import Batch
 from store.commit.terms import PLAIN, Terms
 from store.ids import HalfIds, UuidV7
@@ -120,7 +120,7 @@ def _held(count: int) -> tuple[Any, Consumer, list[Entry]]:
     queue = queue_of([consumer])
     entries = []
     for number in range(1, count + 1):
-        assert queue.reserve(1, priorities.DEFAULT)
+        assert queue.reserve(1, terms_module.DEFAULT)
         entries.append(Entry(queue, number, number, b"m", 0, 0, b""))
         queue.arrived(entries[-1])
     queue.pump()

@@ -33,9 +33,9 @@ from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.transitions import HELD
-from store import priorities
+from store.commit import terms
+from store.commit.terms import Rank, rank_of
 from store.errors import StoreError
-from store.priorities import Rank, rank_of
 from store.questions import entries as questions
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from coordinator.codec.selectors import Selector
     from coordinator.group.entries import Consumer, Entry
     from coordinator.group.queues import Queue
+
 
 _FEWEST, _MOST = 20, 1000
 _PAGE_OCTETS = 1 << 20
@@ -65,7 +66,7 @@ class Cursor:
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        self._beginning = (-priorities.DEFAULT, 0) if rank is Rank.NORMAL else (-(1 << 15) + 1, 0)
+        self._beginning = (-terms.DEFAULT, 0) if rank is Rank.NORMAL else (-(1 << 15) + 1, 0)
         #: everything up to here was looked at
         self.at = self._beginning
         #: what came while a question was under way may lie below what the answer covers
@@ -125,7 +126,7 @@ class Search:
             if cursor.rank is Rank.NORMAL:
                 cursor.stale = True
                 if lowest is not None:
-                    cursor.go_back((-priorities.DEFAULT, max(0, lowest - 1)))
+                    cursor.go_back((-terms.DEFAULT, max(0, lowest - 1)))
             else:
                 cursor.go_back(None if priority is None or lowest is None else (-priority, lowest - 1))
         instance = self._queue.instance
@@ -145,7 +146,7 @@ class Search:
         for cursor in self._cursors:
             back = None
             if cursor.rank is Rank.NORMAL:
-                back = (-priorities.DEFAULT, max(0, cursor.at[1] - _AGAIN_BACK))
+                back = (-terms.DEFAULT, max(0, cursor.at[1] - _AGAIN_BACK))
             cursor.go_back(back)
         self._queue.touch()
 

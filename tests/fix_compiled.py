@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec import message
 from links import frames
 from store import arrays
+from store.codec import message
 from tests import prepared
 from tests.fix_night import by_night
 from tests.fuzz.compiled import installed

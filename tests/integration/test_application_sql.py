@@ -20,9 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from coordinator import sql
-from coordinator.codec.encoding import DecodeError
 from store import migrations
 from store.application.rights import VIEWS
+from store.codec.encoding import DecodeError
 from store.database import engine
 from tests.fix_application import Application, post
 from tests.fix_command import Command

@@ -59,7 +59,7 @@ class Peers:
         instance = self._instance
         alone, instance.peers = not instance.peers, peers
         if alone and peers:
-            instance.commit.add(Company())
+            instance.commit.add(WakeOtherInstances())
         if peers:
             self._queues.share()
 
@@ -83,7 +83,7 @@ class Peers:
             self._queues.notified(payload)
 
 
-class Company:
+class WakeOtherInstances:
     """Unit: wakes the consumers at other instances, which the batches of an instance that is alone do not."""
 
     owner: object = None

@@ -99,8 +99,8 @@ class Retirement:
         elif entry.state is not DECIDED:  # else it is settled outside transactions already
             link.transactional = True
             outcome = outcome or link.default_outcome or FAILED
-            if txn.checkable:
-                txn.hold(entry, outcome, settled)
+            if txn.in_store is not None:
+                txn.in_store.retire(entry, outcome, settled)
             else:
                 txn.retire(entry, outcome, settled)
 

@@ -9,7 +9,7 @@ from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
 from coordinator.address.permissions import Permissions
 from coordinator.address.subscriptions import Subscriptions
-from coordinator.checks import Checks, Exhaustion
+from coordinator.check_back import Checks, Exhaustion
 from coordinator.group.schedule import Schedule, StoredExpiry
 from coordinator.group.serving import Queues
 from coordinator.instance import Instance
@@ -119,7 +119,7 @@ class Service:
     def _connected(self) -> None:
         """Notices may have been missed while the connection was down."""
         self._peers.connected()
-        self.registry.look_at_held()
+        self.registry.ask_of_held()
         self.users.look()
         self.permissions.look()
         self._dead_letters.wake()

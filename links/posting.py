@@ -13,13 +13,13 @@ from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from coordinator.posts import Relay
-from coordinator.transactions import Transaction
 from links import container, engine, states, steps, values
 from links.incoming import Incoming
 from links.link import Attaching, answer_terminus, copy_source
 from store.permissions import Verb
 
 if TYPE_CHECKING:
+    from coordinator.transaction import Transaction
     from links.link import Carrier
     from store.spool import Octets
 

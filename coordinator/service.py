@@ -160,11 +160,14 @@ class Service:
 
         Returns whether there was any.
         """
-        instance = self.instance
+        instance, queues, settlements = self.instance, self.queues, self.settlements
         instance.ids.advance()
-        instance.selecting.renew()
-        pumped = self.queues.pump()
-        settled = self.settlements.hand_over()
+        if instance.selecting.end:
+            instance.selecting.renew()
+        pumped = bool(queues.dirty) and queues.pump()
+        settled = bool(settlements.gathered or settlements.passed_over)
+        if settled:
+            settlements.hand_over()
         instance.commit.kick()
         if self._held_back and instance.memory.unread <= instance.memory.most:
             held_back, self._held_back = self._held_back, set()

@@ -77,14 +77,14 @@ class Settlements:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._gathered: list[Entry] = []
-        self._passed_over: list[Entry] = []
+        self.gathered: list[Entry] = []
+        self.passed_over: list[Entry] = []
 
     def pass_over(self, entry: Entry) -> None:
         """It is done with, and no consumer has had it: the selector of its subscription does not want it."""
         entry.state = DELIVERY[entry.state, OUTCOME]
         entry.outcome = ACCEPTED
-        self._passed_over.append(entry)
+        self.passed_over.append(entry)
 
     def add(
         self, entry: Entry, outcome: Outcome, event: DeliveryEvent = OUTCOME, *, behind_others: bool = False
@@ -99,35 +99,30 @@ class Settlements:
             return
         entry.outcome = outcome
         if outcome is ACCEPTED:
-            self._gathered.append(entry)
+            self.gathered.append(entry)
         elif outcome.kind is Kind.RELEASED and not behind_others:  # the store has nothing to change
             deliveries.settle(entry)
         else:
             entry.queue.comes_back(entry)
-            self._gathered.append(entry)
+            self.gathered.append(entry)
 
-    def hand_over(self) -> bool:
-        """Hand the outcomes to the group commit: few as one unit, many by connection. False: there were none."""
-        gathered, passed_over = self._gathered, self._passed_over
-        if not gathered and not passed_over:
-            return False
+    def hand_over(self) -> None:
+        """Hand the outcomes to the group commit: few as one unit, many by connection."""
+        gathered, self.gathered = self.gathered, []
+        passed_over, self.passed_over = self.passed_over, []
         commit = self._instance.commit
-        if passed_over:
-            self._passed_over = []
-            for start in range(0, len(passed_over), MOST_OF_A_UNIT):
-                some = passed_over[start : start + MOST_OF_A_UNIT]
-                commit.add(Settlement(self._instance, some, reason=PASSED_OVER))
-        if not gathered:
-            return True
-        self._gathered = []
+        self._hand_over(passed_over, None, PASSED_OVER)
         if len(gathered) <= MOST_OF_A_UNIT and not commit.crowded:
-            commit.add(Settlement(self._instance, gathered))
-            return True
+            self._hand_over(gathered, None)
+            return
         by_owner: dict[object, list[Entry]] = {}
         for entry in gathered:
             link = entry.link
             by_owner.setdefault(None if link is None else link.connection, []).append(entry)
         for owner, entries in by_owner.items():
-            for start in range(0, len(entries), MOST_OF_A_UNIT):
-                commit.add(Settlement(self._instance, entries[start : start + MOST_OF_A_UNIT], owner))
-        return True
+            self._hand_over(entries, owner)
+
+    def _hand_over(self, entries: list[Entry], owner: object, reason: str = "") -> None:
+        for start in range(0, len(entries), MOST_OF_A_UNIT):
+            some = entries[start : start + MOST_OF_A_UNIT]
+            self._instance.commit.add(Settlement(self._instance, some, owner, reason))

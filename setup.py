@@ -19,8 +19,8 @@ _HOT = {
     "coordinator/codec": "encoding message",
     "coordinator/group": "deliveries entries fifo lanes loading queues ready serving window",
     "coordinator/address": "enqueue nodes",
-    "coordinator": "checkable control in_store instance memory outcomes posts registry retirement service settlements "
-    "transaction transitions",
+    "coordinator": "checkable control in_store instance memory outcomes posts registry retirement service transaction "
+    "transitions",
     "links": "browsing checking client connection consuming control_link dispositions endpoints engine frames incoming "
     "link look loop outgoing output posting reactor said states steps tls",
     "store/commit": "batch checkable group_commit large parameters statements terms turns",

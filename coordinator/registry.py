@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from coordinator.address.enqueue import Enqueue
     from coordinator.control import Control
     from coordinator.instance import Instance
+    from coordinator.retirement import Settlements
     from coordinator.settings import Settings
-    from coordinator.settlements import Settlements
     from store.commit.batch import Batch
     from store.decisions import Decisions
     from store.errors import StoreError

@@ -18,8 +18,7 @@ from coordinator.memory import GivingBack
 from coordinator.peers import Peers, Stealing
 from coordinator.posts import Posts
 from coordinator.registry import Registry
-from coordinator.retirement import Retirement
-from coordinator.settlements import Settlements
+from coordinator.retirement import Retirement, Settlements
 from coordinator.sole import SoleConnections
 from store import channels
 from store.decisions import Decisions

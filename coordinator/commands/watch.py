@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.process import logs
-from coordinator.process.supervising import Handed
+from coordinator.process.children import Handed
 from coordinator.process.watching import Watching
 
 

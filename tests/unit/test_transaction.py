@@ -13,7 +13,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.in_store import make_checkable
 from coordinator.outcomes import ACCEPTED
-from coordinator.settlements import Settlement
+from coordinator.retirement import Settlement
 from coordinator.transaction import Transaction
 from coordinator.transitions import OUTCOME
 from store.commit import terms as terms_module

@@ -20,9 +20,8 @@ from coordinator.in_store import look_at_group
 from coordinator.instance import Instance
 from coordinator.memory import Account
 from coordinator.outcomes import ACCEPTED, FAILED, Outcome
-from coordinator.retirement import Departure, Retirement
+from coordinator.retirement import Departure, Retirement, Settlement, Settlements
 from coordinator.settings import LimitSettings, TransactionSettings
-from coordinator.settlements import Settlement, Settlements
 from coordinator.transaction import Transaction
 from coordinator.transitions import (
     DECIDED,

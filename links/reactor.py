@@ -29,7 +29,7 @@ from links.greeting import Greeting
 from links.link import Identity, Link
 from links.loop import Loop
 
-# The shares that connections have of the time in which a turn reads (:mod:`links.reactor`).
+# The shares that connections have of the time in which a turn reads.
 
 #: A read counts for no more. It may have taken longer for another reason: a disk, or a machine that stood still.
 COUNTED_SECONDS = 0.005

@@ -1,4 +1,6 @@
-"""The compiled part and its twins in Python: what decodes octets of peers is tested in both forms."""
+"""The compiled part and its twins in Python: what decodes octets of peers is tested in both forms, in Python by night.
+By day, what is drawn at random tells them apart.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from coordinator.codec import message
 from links import frames
 from store import arrays
 from tests import prepared
+from tests.fix_night import by_night
 from tests.fuzz.compiled import installed
 
 
@@ -53,15 +56,13 @@ def rules(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 #: A test that starts a service runs with the rules in Python, and by night again with the rules compiled by mypyc.
-both_rules = pytest.mark.parametrize(
-    "rules", ["in Python", pytest.param("compiled", marks=pytest.mark.night)], indirect=True, scope="module"
-)
+both_rules = pytest.mark.parametrize("rules", ["in Python", by_night("compiled")], indirect=True, scope="module")
 
 #: All tests of a module do.
 BOTH_RULES = [pytest.mark.usefixtures("rules"), both_rules]
 
 
-@pytest.fixture(scope="module", params=["compiled", "in Python"])
+@pytest.fixture(scope="module", params=["compiled", by_night("in Python")])
 def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "compiled":
         request.getfixturevalue("compiled_part")
@@ -76,7 +77,7 @@ def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["compiled", "python"])
+@pytest.fixture(scope="module", params=["compiled", by_night("python")])
 def both_forms_of_services(request: pytest.FixtureRequest) -> Iterator[None]:
     """With which the services that tests start decode what peers send."""
     with pytest.MonkeyPatch.context() as patch:

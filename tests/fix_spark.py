@@ -39,6 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CACHE_HOME"] = folder.name
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that use the session come first: of several processes one begins with them, and what another takes over of
+    it comes from the end. So there is one Java for all of them, and its compiler has seen what they do.
+    """
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A JVM takes seconds to start, so all tests share it; frames are small, so it is small too."""

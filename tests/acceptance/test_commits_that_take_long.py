@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.fix_application import Application, committing, neighbour_goes_on
-from tests.fix_service import Service
+from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import accept, in_group
 from tests.wire.frames import Accepted, Discharge, Released
@@ -21,6 +22,13 @@ from tests.wire.types import Symbol, UInt
 pytestmark = pytest.mark.rule("X3")
 
 TXN_ID = Symbol("x-opt-txn-id")
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """It waits for seconds less."""
+    with running_service(constants={"store.commit.rescue.LONGEST_LOCKED_SECONDS": 5.0}) as service:
+        yield service
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, Dial
 from tests.fuzz.run import Run, cases, watched_service
@@ -111,7 +112,7 @@ _UNREADABLE = [
 
 @pytest.mark.rule("S6", "P14")
 @pytest.mark.parametrize(("properties", "condition"), _UNREADABLE)
-@pytest.mark.parametrize("target", [Target(address="fuzz-properties"), Target(), Coordinator()])
+@pytest.mark.parametrize("target", [Target(address="fuzz-properties"), by_night(Target()), by_night(Coordinator())])
 def test_properties_of_an_attach_that_cannot_be_read(
     begin: Begin, properties: dict[object, object], condition: str | None, target: Target | Coordinator
 ) -> None:

@@ -12,12 +12,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from coordinator.__main__ import app
 from coordinator.address.addresses import UNANSWERED as ADDRESS
 from coordinator.commands import timeline
 from store.database import connected
 from store.embedded.running import running_url
 from tests.fix_check_back import Plant
+from tests.fix_night import by_night
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import in_group
@@ -318,13 +321,13 @@ def test_a_broadcast_and_a_subscription_that_leaves_out(begin: Begin, service: S
 @pytest.mark.parametrize(
     ("message_id", "written"),
     [
-        ("order-7", "order-7"),
+        by_night("order-7", "order-7"),
         ("order-7", "ID:AMQP_NO_PREFIX:order-7"),
-        (uuid.UUID(int=7 << 100), str(uuid.UUID(int=7 << 100))),
+        by_night(uuid.UUID(int=7 << 100), str(uuid.UUID(int=7 << 100))),
         (uuid.UUID(int=7 << 100), f"ID:AMQP_UUID:{uuid.UUID(int=7 << 100)}"),
-        (ULong(77), "77"),
+        by_night(ULong(77), "77"),
         (ULong(77_000), "77000"),
-        (b"\x01\xfe", "01fe"),
+        by_night(b"\x01\xfe", "01fe"),
     ],
 )
 def test_the_message_id_of_its_client(
@@ -367,6 +370,11 @@ def test_two_with_one_message_id(begin: Begin, service: Service, ask: Ask, addre
     assert shown.count("transaction: none: posted outside transactions") == 2
 
 
+def _refused(service: Service, *arguments: str) -> Result:
+    """``coordinator history`` in this process: its texts are many."""
+    return CliRunner().invoke(app, ["history", *arguments], env=service.environment())
+
+
 def test_what_is_not_known(begin: Begin, service: Service, address: str) -> None:
     control = begin().control()
     empty = control.declare()
@@ -379,8 +387,8 @@ def test_what_is_not_known(begin: Begin, service: Service, address: str) -> None
         ("order-7\x1b[2J", 2, "not 'order-7\\x1b[2J'"),
         ("", 2, "TXN-ID|MESSAGE-ID: expected 32 hexadecimal digits"),
     ):
-        done = service.command("history", what)
-        assert (done.returncode, done.stdout) == (status, "")
+        done = _refused(service, what)
+        assert (done.exit_code, done.stdout) == (status, "")
         assert said in done.stderr, what
     for more, status, said in (
         (("--until", "1h"), 2, "--until: give --since, too"),
@@ -389,12 +397,12 @@ def test_what_is_not_known(begin: Begin, service: Service, address: str) -> None
         (("--since", "1h"), 1, "no message with the message-id 'never' was posted from "),
         (("--since", "0001-01-01T00:00:00+05:00"), 2, "--since: '0001-01-01T00:00:00+05:00' is no time"),
     ):
-        done = service.command("history", "never", *more)
-        assert (done.returncode, done.stdout) == (status, "")
+        done = _refused(service, "never", *more)
+        assert (done.exit_code, done.stdout) == (status, "")
         assert said in done.stderr, more
     for nothing in ("", "ID:AMQP_UUID:"):
-        done = service.command("history", nothing, "--since", "1h")
-        assert (done.returncode, done.stderr) == (
+        done = _refused(service, nothing, "--since", "1h")
+        assert (done.exit_code, done.stderr) == (
             2,
             f"error: MESSAGE-ID: expected the message-id that a client gave, not {nothing!r}\n",
         )

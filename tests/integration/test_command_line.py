@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from coordinator.__main__ import app
 from store import migrations, reasons
 from tests.fix_command import ROOT, Command, Serve, environment
+from tests.fix_night import by_night
 from tests.fix_store import Rows
 
 
@@ -55,21 +56,23 @@ def test_addresses(run: Command) -> None:
     ("arguments", "status", "said"),
     [
         (("address", "add", "x" * 10_240), 2, "(10240 characters) is too long"),
-        (("address", "add", "$check/orders"), 2, "names that begin with $ are the service's own"),
+        by_night(("address", "add", "$check/orders"), 2, "names that begin with $ are the service's own"),
         (("address", "add", "a\nerror: forged"), 2, r"'a\nerror: forged' has U+000A at character 2"),
-        (("address", "add", ""), 2, "the address is empty"),
-        (("address", "add", "a", "--on-expiry", "burn"), 2, "--on-expiry: expected drop or dead-letter, not 'burn'"),
-        (("address", "show", "none"), 1, "there is no address 'none'"),
-        (("purge", "none"), 1, "there is no address 'none'"),
-        (("outcome", "xyz"), 2, "TXN-ID: expected 32 hexadecimal digits, not 'xyz'"),
+        by_night(("address", "add", ""), 2, "the address is empty"),
+        by_night(
+            ("address", "add", "a", "--on-expiry", "burn"), 2, "--on-expiry: expected drop or dead-letter, not 'burn'"
+        ),
+        by_night(("address", "show", "none"), 1, "there is no address 'none'"),
+        by_night(("purge", "none"), 1, "there is no address 'none'"),
+        by_night(("outcome", "xyz"), 2, "TXN-ID: expected 32 hexadecimal digits, not 'xyz'"),
         (("outcome", "0" * 32), 1, "is not known"),
-        (("resolve", "0" * 32, "--rollback", "--reason", "x"), 1, "no undecided transaction"),
-        (("resolve", "0" * 32, "--rollback"), 2, "--reason is needed: say why"),
-        (("resolve", "0" * 32, "--commit"), 2, "--reason is needed: say why"),
+        by_night(("resolve", "0" * 32, "--rollback", "--reason", "x"), 1, "no undecided transaction"),
+        by_night(("resolve", "0" * 32, "--rollback"), 2, "--reason is needed: say why"),
+        by_night(("resolve", "0" * 32, "--commit"), 2, "--reason is needed: say why"),
         (("resolve", "0" * 32, "--rollback", "--reason", ""), 2, "--reason: expected 1 to 1000 characters"),
-        (("resolve", "0" * 32, "--reason", "x"), 2, "give one of --commit and --rollback"),
-        (("resolve", "0" * 32, "--commit", "--rollback", "--reason", "x"), 2, "give one of"),
-        (("address", "list", "--config", "/none.toml"), 2, "settings file /none.toml: No such file"),
+        by_night(("resolve", "0" * 32, "--reason", "x"), 2, "give one of --commit and --rollback"),
+        by_night(("resolve", "0" * 32, "--commit", "--rollback", "--reason", "x"), 2, "give one of"),
+        by_night(("address", "list", "--config", "/none.toml"), 2, "settings file /none.toml: No such file"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(run: Command, arguments: tuple[str, ...], status: int, said: str) -> None:

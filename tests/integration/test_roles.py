@@ -21,6 +21,7 @@ from store import audit, partitions, purge, roles, undecided, users
 from store.database import connected
 from store.errors import StoreUnavailable
 from store.ids import HalfIds, UuidV7, begin_of, id_at
+from tests.fix_night import by_night
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME
 
@@ -85,7 +86,7 @@ def test_the_service_owns_nothing(service: Session) -> None:
     assert len(_tables(service)) > 30, "else the tests beside this one look at nothing"
 
 
-@pytest.mark.parametrize("day", ["", f"_{TODAY}"])
+@pytest.mark.parametrize("day", [by_night(""), f"_{TODAY}"])
 @pytest.mark.parametrize("table", ["half", "op"])
 @pytest.mark.parametrize("statement", ["update {} set id = id", "delete from {}"])
 def test_the_service_cannot_change_halves_and_ops(service: Session, statement: str, table: str, day: str) -> None:

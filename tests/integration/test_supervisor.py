@@ -297,6 +297,7 @@ def test_a_worker_that_stands_still_is_killed_and_replaced(serve: Serve, databas
     assert not alive(pid)
 
 
+@pytest.mark.night
 @pytest.mark.rule("F2")
 def test_a_database_that_stood_still_makes_no_worker_dead(serve: Serve, folder: Path) -> None:
     service = serve("--data-dir", str(folder))

@@ -14,6 +14,7 @@ import pytest
 from spark import java
 from spark.java import JavaMissing, java_home
 from spark.master import MasterUnusable, check_master
+from tests.fix_night import by_night
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -56,6 +57,7 @@ def test_else_the_path_else_the_one_that_comes_along(tmp_path: Path, monkeypatch
         java_home()
 
 
+@pytest.mark.night
 def test_an_interrupted_call_of_java_is_not_logged() -> None:
     """Py4J logs a Ctrl-C during a call with its stack, by the root logger."""
     # a process of its own: one JVM a process
@@ -157,6 +159,7 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
     assert [name for name in SLOW if name in names] == []
 
 
+@pytest.mark.night
 def test_spark_starts_in_a_hardened_place() -> None:
     """Where the machine's name does not resolve, the user is a number alone, and no code may be run from temporary
     files: Java unpacks there what Parquet files are compressed by."""
@@ -235,13 +238,13 @@ def test_only_the_class_path_is_changed(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "env", "used"),
     [
-        ([], {}, "UseParallelGC"),
+        by_night([], {}, "UseParallelGC"),
         ([G1], {}, "UseG1GC"),
-        (["-XX:+UseParallelGC"], {}, "UseParallelGC"),
-        (["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"], {}, "UseSerialGC"),
+        by_night(["-XX:+UseParallelGC"], {}, "UseParallelGC"),
+        by_night(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"], {}, "UseSerialGC"),
         ([], {"JAVA_TOOL_OPTIONS": G1}, "UseG1GC"),
-        ([], {"JDK_JAVA_OPTIONS": f"-Xmx64m {G1}"}, "UseG1GC"),
-        ([], {"_JAVA_OPTIONS": G1}, "UseG1GC"),
+        by_night([], {"JDK_JAVA_OPTIONS": f"-Xmx64m {G1}"}, "UseG1GC"),
+        by_night([], {"_JAVA_OPTIONS": G1}, "UseG1GC"),
     ],
 )
 def test_a_collector_that_the_user_has_chosen_goes_before_ours(
@@ -266,7 +269,7 @@ def test_a_collector_that_the_user_has_chosen_goes_before_ours(
     ("master", "given", "argument", "known"),
     [
         ("local[*]", None, "org.apache.spark.deploy.SparkSubmit", ""),
-        ("local[*]", None, "org.apache.spark.launcher.Main", "/opt/spark"),
+        by_night("local[*]", None, "org.apache.spark.launcher.Main", "/opt/spark"),
         ("local-cluster[1,1,700]", None, "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
         ("spark://db.example:7077", None, "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
         ("local[*]", "PYSPARK_PYTHON", "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.commands.serve import serve
 from coordinator.settings import Settings, SettingsInvalid, endpoint, load
+from tests.tables import all_cases
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +186,7 @@ def test_endpoints(url: str, host: str, port: int) -> None:
     assert (endpoint(url).host, endpoint(url).port) == (host, port)
 
 
-@pytest.mark.parametrize("url", ["", "h:1", "http://h", "amqp://", "amqp://u@h", "amqp://h/x", "amqp://h:70000"])
+@all_cases("url", ["", "h:1", "http://h", "amqp://", "amqp://u@h", "amqp://h/x", "amqp://h:70000"])
 def test_what_is_no_endpoint(url: str) -> None:
     with pytest.raises(ValueError, match="expected amqp://host:port"):
         endpoint(url)

@@ -20,6 +20,7 @@ from spark.messages import Message, selector
 from spark.values import MessageUnreadable, text_of
 from tests.fix_store_rows import encode_message
 from tests.picked import NO_TEXT, found, read_json, says
+from tests.tables import all_cases
 from tests.wire import types
 from tests.wire.messages import APPLICATION_PROPERTIES, SEQUENCE, VALUE, Header, Properties, data, section
 from tests.wire.values import VALUES
@@ -193,7 +194,7 @@ def test_an_amount_that_is_a_decimal_is_exact(draw: st.DataObject, width: tuple[
     assert selector("body:$")(Message(message)) == str(number)
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("value", "text"),
     [
         ("31c0000000000001", "1"),  # as other implementations write it
@@ -212,7 +213,7 @@ def test_decimals_are_read(value: str, text: str) -> None:
     assert text_of(code + octets, 0) == text
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("source", "text"),
     [
         ("message-id", "m-1"),
@@ -232,7 +233,7 @@ def test_what_a_book_may_pick(source: str, text: str | None) -> None:
     assert selector(source)(Message(message.partition(b"\x00\x53\x75")[0] + data(body))) == text
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("body", "text"),
     [
         ("A-17", "A-17"),
@@ -264,7 +265,7 @@ INSIDE = {
 }
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("path", "text"),
     [
         ("$.flags[1]", "false"),
@@ -290,9 +291,7 @@ def test_what_proton_encodes_is_picked() -> None:
     assert [selector(source)(message) for source in sources] == ["m", "x", "7", "123.4"]
 
 
-@pytest.mark.parametrize(
-    "source", ["", "txn", "property:", "body:", "body:amount", "body:$amount", "body:$.a[x]", "subject"]
-)
+@all_cases("source", ["", "txn", "property:", "body:", "body:amount", "body:$amount", "body:$.a[x]", "subject"])
 def test_other_selectors_are_refused(source: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         selector(source)

@@ -40,6 +40,7 @@ from coordinator.transitions import (
 from store.commit.terms import PLAIN
 from store.errors import Locked, NotLeased, StoreFault
 from tests.fix_queue import Consumer, queue_of
+from tests.tables import all_cases
 
 ENDS = {TxnState.COMMITTED, TxnState.ROLLED_BACK}
 #: decided by the store alone
@@ -75,8 +76,8 @@ def test_committed_is_what_the_store_says() -> None:
 
 
 @pytest.mark.rule("T13", "T14")
-@pytest.mark.parametrize("event", [TxnEvent.CONTROL_LOST, TxnEvent.TIMEOUT])
-@pytest.mark.parametrize("state", [state for state in TxnState if state is not TxnState.COMMITTED])
+@all_cases("event", [TxnEvent.CONTROL_LOST, TxnEvent.TIMEOUT])
+@all_cases("state", [state for state in TxnState if state is not TxnState.COMMITTED])
 def test_a_lost_link_and_a_timeout_may_come_at_any_time(state: TxnState, event: TxnEvent) -> None:
     """Undecided: rolled back; on its way to the store: left alone; checkable: stays undecided."""
     becomes = state
@@ -223,7 +224,7 @@ TXN_WAYS: dict[TxnState, tuple[Callable[[Transaction], object], ...]] = {
 
 
 @pytest.mark.rule("T8", "T9", "T11", "T13", "T14", "T22", "T23")
-@pytest.mark.parametrize(("state", "event"), TRANSACTION, ids=lambda each: each.value)
+@all_cases(("state", "event"), TRANSACTION)
 def test_each_cell_of_a_transaction(state: TxnState, event: TxnEvent) -> None:
     host = Host()
     txn = transaction(host)
@@ -391,7 +392,7 @@ def delivery_at(state: DeliveryState) -> tuple[Entry, SimpleNamespace]:
 
 
 @pytest.mark.rule("T26", "T27", "T28", "D5", "D10", "P12")
-@pytest.mark.parametrize(("state", "event"), DELIVERY, ids=lambda each: each.value)
+@all_cases(("state", "event"), DELIVERY)
 def test_each_cell_of_a_delivery(state: DeliveryState, event: DeliveryEvent) -> None:
     entry, its = delivery_at(state)
     DELIVERY_EVENTS[event](entry, its)

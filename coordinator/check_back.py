@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -19,8 +20,26 @@ import structlog
 
 from coordinator.address.addresses import UNANSWERED
 from coordinator.address.dead_letters import CHECK_COUNT, ORIGINAL_ADDRESS, PRODUCER_GROUP, TXN_ID
-from coordinator.codec import checks as copies
-from coordinator.codec.encoding import encode_binary, encode_map, encode_string, encode_symbol, encode_uint
+from coordinator.codec.encoding import (
+    DecodeError,
+    encode_binary,
+    encode_boolean,
+    encode_map,
+    encode_string,
+    encode_symbol,
+    encode_timestamp,
+    encode_uint,
+)
+from coordinator.codec.message import (
+    APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    Section,
+    data_front,
+    sections,
+)
 from coordinator.group.entries import POSTGRES_EPOCH, now_micros
 from store.commit.terms import BEFORE, INFINITY
 from store.errors import AddressGone, StoreError
@@ -40,6 +59,57 @@ if TYPE_CHECKING:
     from coordinator.instance import Instance
     from store.decisions import Decision, Decisions
     from store.questions.checks import Exhausted, Late
+
+
+# The copy that is sent to a checker (rule H8): the first half, or of a transaction that has only retired the first
+# message of these, with delivery annotations of its own.
+
+HALF_COUNT, RETIRED_COUNT, DECLARED_AT = "x-opt-half-count", "x-opt-retired-count", "x-opt-declared-at"
+#: of a large message: its body is not part of the copy
+BODY_LEFT_OUT = "x-opt-body-left-out"
+#: the last section before the body that a copy has, where not all of them can be read
+_BEFORE_BODY = (APPLICATION_PROPERTIES, PROPERTIES, MESSAGE_ANNOTATIONS, HEADER)
+
+
+def annotations_of(
+    txn_id: bytes, checks: int, halves: int, retired: int, address: str, declared_ms: int
+) -> list[bytes]:
+    """The pairs of the delivery annotations; ``checks`` counts this one, ``declared_ms`` is Unix time."""
+    return [
+        encode_symbol(TXN_ID) + encode_binary(txn_id),
+        encode_symbol(CHECK_COUNT) + encode_uint(checks),
+        encode_symbol(HALF_COUNT) + encode_uint(halves),
+        encode_symbol(RETIRED_COUNT) + encode_uint(retired),
+        encode_symbol(ORIGINAL_ADDRESS) + encode_string(address),
+        encode_symbol(DECLARED_AT) + encode_timestamp(declared_ms),
+    ]
+
+
+def copy_of(message: bytes, annotations: list[bytes], *, whole: bool) -> bytes:
+    """The message with these delivery annotations in place of its own.
+
+    ``whole``: False where ``message`` is the beginning of a large one; the copy ends before its body then, and says so.
+    A message that cannot be read is the body of the copy.
+    """
+    if whole:
+        with suppress(DecodeError):
+            return _with_annotations(message, sections(message), annotations)
+        return _annotations_section(annotations) + data_front(len(message)) + message
+    annotations = [*annotations, encode_symbol(BODY_LEFT_OUT) + encode_boolean(True)]
+    for last in _BEFORE_BODY:
+        with suppress(DecodeError):
+            return _with_annotations(message, sections(message, last), annotations) + data_front(0)
+    return _annotations_section(annotations) + data_front(0)
+
+
+def _annotations_section(annotations: list[bytes]) -> bytes:
+    return b"\x00\x53\x71" + encode_map(annotations)
+
+
+def _with_annotations(message: bytes, found: list[Section], annotations: list[bytes]) -> bytes:
+    header = b"".join(message[each.start : each.end] for each in found if each.code == HEADER)
+    rest = [each for each in found if each.code > DELIVERY_ANNOTATIONS]
+    return header + _annotations_section(annotations) + (message[rest[0].start : rest[-1].end] if rest else b"")
 
 
 # Where in time an instance looks for transactions that are to be checked (rule H12).
@@ -444,12 +514,12 @@ class Checks:
             log.error("the first half of a checked transaction cannot be read", txn=due.txn_id.hex(), half=due.half_id)
         octets = octets or b""
         self._checkers[due.group].move_to_end(checker)
-        told = copies.told(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
-        copy = copies.copy(octets, told, whole=0 < len(octets) <= LARGE)
+        told = annotations_of(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
+        copy = copy_of(octets, told, whole=0 < len(octets) <= LARGE)
         for less in (octets, b""):  # without its body, then without all that its producer wrote
             if not 0 < checker.most_octets < len(copy):
                 break
-            copy = copies.copy(less, told, whole=False)
+            copy = copy_of(less, told, whole=False)
         checker.send(due, copy)
         self.sent += 1
         self._uncounted.append(questions.Sent(due.txn_id, due.checks))

@@ -9,6 +9,7 @@ import pytest
 
 from tests import prepared
 from tests.fix_command import environment
+from tests.fix_night import by_night
 
 CASES = [
     ("--version",),
@@ -18,7 +19,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("warned", [{}, {"PYTHONWARNINGS": "error"}], ids=["", "warnings are errors"])
+@pytest.mark.parametrize("warned", [{}, by_night({"PYTHONWARNINGS": "error"})], ids=["", "warnings are errors"])
 @pytest.mark.parametrize("arguments", CASES, ids=" ".join)
 def test_a_forked_process_does_the_same(arguments: tuple[str, ...], warned: dict[str, str]) -> None:
     given = environment(COORDINATOR_STORE="of no setting", **warned)

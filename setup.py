@@ -18,8 +18,8 @@ _extensions = [
 _HOT = {
     "coordinator/group": "deliveries entries fifo lanes loading queues ready serving window",
     "coordinator/address": "enqueue nodes",
-    "coordinator": "check_back checkable control halves instance memory outcomes posts registration registry "
-    "retirement service settlements transactions transitions work",
+    "coordinator": "checkable control in_store instance memory outcomes posts registry retirement service transaction "
+    "transitions",
     "links": "browsing checking client connection consuming control_link dispositions endpoints engine frames incoming "
     "link look loop outgoing output posting reactor said states steps tls",
     "store/commit": "batch checkable group_commit large parameters statements terms turns",

@@ -37,8 +37,8 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from coordinator.group.policies import IMMEDIATE, parse_retry
 from coordinator.printable import printable
-from coordinator.retries import IMMEDIATE, parse
 from store.compiled import PURE_VARIABLE
 
 PREFIX = "COORDINATOR_"
@@ -223,7 +223,7 @@ class LimitSettings(_Section):
 
 
 def _retry(value: str) -> str:
-    return parse(value).text  # RetryInvalid says what was wrong
+    return parse_retry(value).text  # RetryInvalid says what was wrong
 
 
 #: what an address takes (H1)

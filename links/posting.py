@@ -12,7 +12,6 @@ from coordinator.address.nodes import Address, look_at_target
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from coordinator.posts import Relay
-from coordinator.transactions import Transaction
 from links import container, engine, states, steps, values
 from links.incoming import Incoming
 from links.link import Attaching, answer_terminus, copy_source
@@ -20,6 +19,7 @@ from store.codec.encoding import DecodeError
 from store.permissions import Verb
 
 if TYPE_CHECKING:
+    from coordinator.transaction import Transaction
     from links.link import Carrier
     from store.spool import Octets
 

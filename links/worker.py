@@ -18,9 +18,9 @@ from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition, Refusal
 from coordinator.login.logins import offered
 from coordinator.process import certificates
+from coordinator.process.certificates import FileInvalid
+from coordinator.process.children import Handed, Supervising
 from coordinator.process.listeners import loopback
-from coordinator.process.secret_files import FileInvalid
-from coordinator.process.supervising import Handed, Supervising
 from coordinator.process.telling import Telling
 from coordinator.service import Service
 from coordinator.settings import Endpoint, Settings

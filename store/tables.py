@@ -129,7 +129,7 @@ address = Table(
     # The instance that owns a dynamic address, which is removed with the instance.
     Column("instance_id", Integer),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # How long a failed delivery waits before the next, as coordinator/retries.py reads it.
+    # How long a failed delivery waits before the next, as coordinator/group/policies.py reads it.
     Column("retry", Text, nullable=False, server_default="immediate"),
     # How a transaction is checked whose first message goes to it (H7); null: as the settings say.
     Column("check_immunity_ms", Integer),

@@ -9,8 +9,8 @@ from hashlib import blake2b
 from typing import Literal
 
 from coordinator.errors import Condition, Refusal
+from coordinator.group.policies import IMMEDIATE
 from coordinator.printable import printable
-from coordinator.retries import IMMEDIATE
 from coordinator.settings import AddressPattern, AddressSettings, Kind
 
 LONGEST_NAME = 1024

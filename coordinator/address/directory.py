@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from coordinator import retries
 from coordinator.address import addresses
 from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, shown
@@ -22,8 +21,7 @@ from coordinator.address.permissions import unauthorized
 from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
-from coordinator.group.policies import OwnPolicies, Policies
-from coordinator.retries import Retry, RetryInvalid
+from coordinator.group.policies import IMMEDIATE, OwnPolicies, Policies, Retry, RetryInvalid, parse_retry
 from store.errors import StoreError
 from store.permissions import Verb
 from store.questions import addresses as questions
@@ -436,10 +434,10 @@ def _policies(name: str, stored: questions.Stored) -> tuple[Policies, dict[int, 
 
 def _retry(name: str, text: str) -> Retry:
     try:
-        return retries.parse(text)
+        return parse_retry(text)
     except RetryInvalid as error:  # not written by this version
         log.error("retried at once", address=shown(name), error=str(error))
-        return retries.IMMEDIATE
+        return IMMEDIATE
 
 
 def _too_many(most: int) -> Refusal:

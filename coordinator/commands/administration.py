@@ -110,11 +110,11 @@ def database_of(found: Settings, database_url: str | None, data_dir: Path | None
 
 def user_name(text: str, kind: str = "user") -> str:
     """The name of a user, or of a role, as it is stored; ends the command if it can be none."""
-    from coordinator.login import prepared
+    from coordinator.login import verifiers
 
     try:
-        return prepared.name(text)
-    except prepared.NotPrepared as error:
+        return verifiers.prepared_name(text)
+    except verifiers.NotPrepared as error:
         fail(f"this can be no name of a {kind}: {error}", 2)
 
 

@@ -12,7 +12,7 @@ import structlog
 from coordinator.address.addresses import UNUSED
 from coordinator.commands import held_up
 from coordinator.process import logs
-from coordinator.process.supervising import Handed
+from coordinator.process.children import Handed
 from coordinator.process.supervisor import make_days
 from coordinator.settings import RetentionSettings, Settings
 from store import audit, removal, retention, roles

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from coordinator.process import logs
+from coordinator.process.children import Handed
 from coordinator.process.recovering import Recovering
-from coordinator.process.supervising import Handed
 
 
 def recover(handed: Handed) -> int:

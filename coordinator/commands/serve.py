@@ -76,7 +76,7 @@ def _run(checked: Settings) -> int:
     from coordinator.commands.recover import recover
     from coordinator.commands.worker import work
     from coordinator.process import logs, privileges
-    from coordinator.process.supervising import Programs
+    from coordinator.process.children import Programs
     from coordinator.process.supervisor import Supervisor
 
     logs.configure(checked.log)

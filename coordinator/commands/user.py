@@ -159,12 +159,12 @@ def _role(text: str | None) -> str:
 
 def _password(file: Path | None) -> str:
     """The password of the file, or of the terminal, twice; ends the command if it can be none."""
-    from coordinator.login import prepared
+    from coordinator.login import verifiers
 
     text = _asked() if file is None else _read(file)
     try:
-        return prepared.new_password(text)
-    except prepared.NotPrepared as error:
+        return verifiers.new_password(text)
+    except verifiers.NotPrepared as error:
         fail(f"this can be no password: {error}", 2)
 
 

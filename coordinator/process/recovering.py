@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import structlog
 
-from coordinator.process.supervising import Supervising
+from coordinator.process.children import Supervising
 from store import recovery
 from store.database import Patience, connected
 from store.errors import StoreError

@@ -19,12 +19,29 @@ from typing import Any
 
 import structlog
 
-from coordinator.process import certificates, doors
-from coordinator.process.children import MOST_FAILED_STARTS, Child, Kept, Pause
-from coordinator.process.listeners import CannotListen, listen
+from coordinator.process import certificates
+from coordinator.process.certificates import FileInvalid
+from coordinator.process.children import (
+    MOST_FAILED_STARTS,
+    UNFIT,
+    Child,
+    Handed,
+    Kept,
+    Pause,
+    Program,
+    Programs,
+    Supervising,
+    status_of,
+)
+from coordinator.process.listeners import (
+    CannotListen,
+    TooOpen,
+    check_metrics,
+    listen,
+    look_for_users,
+    warn_of_open_ones,
+)
 from coordinator.process.own_database import OwnDatabase
-from coordinator.process.secret_files import FileInvalid
-from coordinator.process.supervising import UNFIT, Handed, Program, Programs, Supervising, status_of
 from coordinator.settings import HTTP, Endpoint, Settings
 from store import migrations, partitions
 from store.database import ENDLESS, Patience, check_url, connected, place
@@ -118,7 +135,7 @@ class Supervisor:
                     self._turn([str(each) for each in self._places])
             except StartCancelled:
                 pass
-            except (Unfit, CannotListen, FileInvalid, doors.TooOpen, EmbeddedError, StoreError) as error:
+            except (Unfit, CannotListen, FileInvalid, TooOpen, EmbeddedError, StoreError) as error:
                 _log.error("cannot start", reason=str(error))
                 self._status = status_of(error)
             finally:
@@ -149,7 +166,7 @@ class Supervisor:
             _log.info("database found", place=place(self._database_url))
         with self._interruptible():
             self._make_partitions()
-            doors.look_for_users(self._settings, self._places, self._database_url, _START_PATIENCE)
+            look_for_users(self._settings, self._places, self._database_url, _START_PATIENCE)
 
     @property
     def _database_runs(self) -> bool:
@@ -207,7 +224,7 @@ class Supervisor:
         if serving and not self._announced:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
-            doors.warn_of_open_ones(self._settings, self._places)
+            warn_of_open_ones(self._settings, self._places)
         for kept in self._kept:
             kept.tend(now)
         self._maintain(now)
@@ -334,7 +351,7 @@ class Supervisor:
         if url is None:
             return
         (self._metrics,), places = listen([url], 1, HTTP)
-        doors.check_metrics(self._settings.metrics, places)
+        check_metrics(self._settings.metrics, places)
         self._measuring = Kept("metrics", lambda: self._spawn("coord-metrics", self._programs.metrics, self._metrics))
         self._kept.append(self._measuring)
         _log.info("metrics", listen=[str(each) for each in places])

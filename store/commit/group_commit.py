@@ -186,21 +186,22 @@ class GroupCommit:
         if not self._sending:
             self._sending = True
             try:
-                while self._under_way is None and self._connection.idle and self._any_to_send:
+                while self._under_way is None and self._any_to_send and self._connection.idle:
                     self._send_next()
             finally:
                 self._sending = False
-            self._tell()
+            if self._answers:
+                self._tell()
 
     @property
     def _any_to_send(self) -> bool:
-        return bool(self._next.units or self._rescue.salvage or self._waiting.ready)
+        return bool(self._next.units or self._waiting.ready or self._rescue.salvage.parts)
 
     def _send_next(self) -> None:
         beside = self._beside()
         if beside is not None:
             batch = beside
-        elif self._rescue.salvage:
+        elif self._rescue.salvage.parts:
             units, attempts = self._rescue.salvage.take()
             batch = self._written(units)
             batch.attempts = attempts
@@ -214,7 +215,7 @@ class GroupCommit:
         """While there are parts to be sent again, every other batch is one of connections that have none of them: to
         find a unit that cannot be taken may need two statements for each unit of its batch.
         """
-        self._aside = bool(self._rescue.salvage) and not self._aside
+        self._aside = bool(self._rescue.salvage.parts) and not self._aside
         if not self._aside:
             return None
         self._fill()

@@ -18,7 +18,7 @@ from coordinator.bounds import Bounds
 from coordinator.group import deliveries
 from coordinator.group.queues import Queue
 from coordinator.service import Service
-from coordinator.transactions import Transaction
+from coordinator.transaction import Transaction
 from links.connection import Connection
 from links.output import Output
 from links.reactor import Reactor

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
-from coordinator.login import prepared
+from coordinator.login import verifiers
 from store.embedded.running import running_url
 from tests.fix_hostile import HOSTILE, harmful
 from tests.fix_service import PATIENCE, Service, running_service
@@ -32,9 +32,9 @@ MECHANISMS = ("PLAIN", *HASHES)
 
 def _names() -> Iterator[tuple[str, str]]:
     for name, value in VALUES.items():
-        with suppress(prepared.NotPrepared):
+        with suppress(verifiers.NotPrepared):
             if value.isprintable():  # the command line takes no others
-                yield name, prepared.name(value)
+                yield name, verifiers.prepared_name(value)
 
 
 #: As they are kept, those that a user can have.

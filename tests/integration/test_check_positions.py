@@ -1,4 +1,4 @@
-"""Where looks for checks begin (``coordinator/checks.py``), over random histories on a real PostgreSQL: a position
+"""Where looks for checks begin (``coordinator/check_back.py``), over random histories on a real PostgreSQL: a position
 moves past what is decided, and never past what is due and undecided (H12).
 """
 
@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, update
 
-from coordinator.checks import Marks
+from coordinator.check_back import Marks
 from coordinator.group.entries import now_micros
 from store.asking import Queries
 from store.commit.terms import BEFORE, INFINITY

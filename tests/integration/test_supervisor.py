@@ -172,7 +172,7 @@ def test_a_database_of_a_newer_version(serve: Serve, database_url: str, database
 _OTHER_WORKER = """
 import sys
 from coordinator.process import logs, supervisor
-from coordinator.process.supervising import Programs
+from coordinator.process.children import Programs
 from coordinator.settings import load
 
 def watch(handed):

@@ -18,10 +18,10 @@ from tests.model.steps import AttachControl, AttachListener, AttachReceiver, Att
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
-    from coordinator.checks import Due
+    from coordinator.check_back import Due
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
-    from coordinator.transactions import Transaction
+    from coordinator.transaction import Transaction
     from store.permissions import Verb
     from tests.model.in_process import InProcess
     from tests.model.state import Label
@@ -296,7 +296,7 @@ class ListenerEnd(ReceiverEnd):
 
 
 class CheckerEnd:
-    """Implements :class:`coordinator.checks.Checker`: a checker on a connection of its own."""
+    """Implements :class:`coordinator.check_back.Checker`: a checker on a connection of its own."""
 
     number = -1
 

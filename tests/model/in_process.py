@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import pytest
 
-from coordinator import checks as checks_module
+from coordinator import check_back
 from coordinator.address.addresses import AddressPolicy, Group
 from coordinator.address.nodes import Address
 from coordinator.bounds import Bounds
-from coordinator.checks import Exhaustion
+from coordinator.check_back import Exhaustion
 from coordinator.errors import Refusal
 from coordinator.group.entries import now_micros
 from coordinator.group.queues import Queue
@@ -321,7 +321,7 @@ class InProcess(Driver):
         txn.begin()
         txn.began -= txn.timeout
         self.loop.hurry(self.service.registry.sweep)
-        self.loop.run_until(lambda: not txn.open or (txn.checkable and txn.halves.overdue))
+        self.loop.run_until(lambda: not txn.open or (txn.in_store is not None and txn.in_store.overdue))
         self.wait()
 
     def _check_group(self, step: Check) -> None:
@@ -397,7 +397,7 @@ class InProcess(Driver):
 def in_process(url: str, *, company: bool) -> Iterator[InProcess]:
     with pytest.MonkeyPatch.context() as patch:
         # a group that was never looked for is looked for back to here, piece by piece: no history is older
-        patch.setattr(checks_module, "_BEGINNING", now_micros() - 120_000_000)
+        patch.setattr(check_back, "_BEGINNING", now_micros() - 120_000_000)
         driver = InProcess(url, company=company)
         try:
             yield driver

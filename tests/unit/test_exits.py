@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from coordinator.process.children import AWAY, UNFIT, status_of
 from coordinator.process.listeners import CannotListen
-from coordinator.process.supervising import AWAY, UNFIT, status_of
 from store.errors import from_sqlstate
 from tests.tables import all_cases
 

@@ -384,7 +384,7 @@ def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -
     class Slow(Selector):
         def matches(self, message: bytes, attempts: int) -> bool:
             looked.append(message)
-            share._end = 1.0
+            share.end = 1.0
             return False
 
     consumer: Any = SimpleNamespace(room=10, draining=False)

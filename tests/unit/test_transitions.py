@@ -13,17 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.bounds import Bounds
-from coordinator.check_back import Checkable, look_at_group
 from coordinator.checkable import CheckTerms, OwnCheckTerms
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
+from coordinator.in_store import look_at_group
 from coordinator.instance import Instance
 from coordinator.memory import Account
 from coordinator.outcomes import ACCEPTED, FAILED, Outcome
-from coordinator.retirement import Departure, Retirement
+from coordinator.retirement import Departure, Retirement, Settlement, Settlements
 from coordinator.settings import TransactionSettings
-from coordinator.settlements import Settlement, Settlements
-from coordinator.transactions import Transaction
+from coordinator.transaction import Transaction
 from coordinator.transitions import (
     DECIDED,
     DELIVERY,
@@ -121,7 +120,7 @@ POST: Any = (SimpleNamespace(name="a", groups=1, check_terms=OwnCheckTerms()), b
 
 
 class Host:
-    """As much as a transaction asks for; implements :class:`coordinator.transactions.Host`."""
+    """As much as a transaction asks of the registry, and of its control link."""
 
     def __init__(self) -> None:
         self.units: list[object] = []
@@ -156,46 +155,48 @@ class Host:
         pass
 
 
-def transaction(host: Host) -> Checkable:
+def transaction(host: Host) -> Transaction:
     control: Any = host
-    txn = Checkable(host, bytes(16), "a connection", control, 60.0)
+    registry: Any = host
+    txn = Transaction(registry, bytes(16), "a connection", control, 60.0)
     txn.post(*POST)
     return txn
 
 
-def _early(txn: Checkable) -> None:
+def _early(txn: Transaction) -> None:
     txn.parked += 1
     txn.discharge(False, None)
 
 
-def _discharge(txn: Checkable, *, fail: bool) -> None:
+def _discharge(txn: Transaction, *, fail: bool) -> None:
     """Where posts wait for their addresses: the last of them has its own."""
     if txn.state in WAITING or txn.state is TxnState.WAITING_CHECKABLE:
-        txn.wanted = fail
+        txn.fail = fail
         txn.unpark()
     else:
         txn.discharge(fail, None)
 
 
-def _durable(txn: Checkable) -> None:
+def _durable(txn: Transaction) -> None:
     txn.half_ids, txn.entries = [1] * len(txn.posts), [None] * len(txn.posts)
     txn.durable()
 
 
-def _made_checkable(txn: Checkable) -> None:
+def _made_checkable(txn: Transaction) -> None:
     """By a message that names the producer group; what is posted already is durable at once."""
     address: Any = SimpleNamespace(name="a", groups=1, transactional=False, check_terms=OwnCheckTerms())
     look_at_group(txn, Facts(producer_group="shop"), address, CheckTerms(0, 1, 1))
 
 
-def _checkable(txn: Checkable) -> None:
+def _checkable(txn: Transaction) -> None:
     _made_checkable(txn)
     (address, _, terms) = POST
-    txn.stored(1, address, terms, own_row=True)
-    txn.arrived()
+    assert txn.in_store is not None
+    txn.in_store.stored(1, address, terms, own_row=True)
+    txn.in_store.answered()
 
 
-TXN_EVENTS: dict[TxnEvent, Callable[[Checkable], object]] = {
+TXN_EVENTS: dict[TxnEvent, Callable[[Transaction], object]] = {
     TxnEvent.WORK_REFUSED: lambda txn: txn.refuse(REFUSAL),
     TxnEvent.MADE_CHECKABLE: _made_checkable,
     TxnEvent.DISCHARGE_EARLY: _early,
@@ -209,7 +210,7 @@ TXN_EVENTS: dict[TxnEvent, Callable[[Checkable], object]] = {
 }
 
 _REFUSED, _ABANDONED = TXN_EVENTS[TxnEvent.WORK_REFUSED], TXN_EVENTS[TxnEvent.CONTROL_LOST]
-TXN_WAYS: dict[TxnState, tuple[Callable[[Checkable], object], ...]] = {
+TXN_WAYS: dict[TxnState, tuple[Callable[[Transaction], object], ...]] = {
     TxnState.ACTIVE: (),
     TxnState.ROLLBACK_ONLY: (_REFUSED,),
     TxnState.WAITING: (_early,),

@@ -8,15 +8,14 @@ from typing import Any, cast
 import pytest
 
 from coordinator.address.enqueue import Enqueue
-from coordinator.check_back import Checkable
-from coordinator.checkable import NOTHING_ASKED, CheckTerms
+from coordinator.checkable import CheckTerms
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
-from coordinator.halves import Halves
+from coordinator.in_store import make_checkable
 from coordinator.outcomes import ACCEPTED
-from coordinator.settlements import Settlement
-from coordinator.transitions import CHECKABLE, OUTCOME
-from coordinator.work import Work
+from coordinator.retirement import Settlement
+from coordinator.transaction import Transaction
+from coordinator.transitions import OUTCOME
 from store.commit import terms as terms_module
 from store.commit.batch import Batch
 from store.commit.terms import PLAIN, Terms
@@ -34,12 +33,12 @@ def test_each_kind_of_post_is_told_to_its_address_once_or_more() -> None:
     told: list[tuple[str, int, Terms]] = []
     enqueue = SimpleNamespace(posted=lambda address, entry, half_id, terms: told.append((address, half_id, terms)))
     host = SimpleNamespace(enqueue=enqueue, instance=None, settlements=None)
-    work = Work(cast(Any, host), bytes(16), None)
+    txn = Transaction(cast(Any, host), bytes(16), None, cast(Any, None), 60.0)
     posts = [("a", PLAIN), ("a", PLAIN), ("a", URGENT), ("a", LATER), ("a", PLAIN), ("b", PLAIN)]
-    work.posts = [(cast(Any, address), b"m", terms) for address, terms in posts]
-    work.half_ids = [1, 2, 3, 4, 5, 6]
-    work.entries = [None] * 6
-    work.apply_commit()
+    txn.posts = [(cast(Any, address), b"m", terms) for address, terms in posts]
+    txn.half_ids = [1, 2, 3, 4, 5, 6]
+    txn.entries = [None] * 6
+    txn.apply_commit()
     assert told == [("a", 1, PLAIN), ("a", 3, URGENT), ("a", 4, LATER), ("b", 6, PLAIN)]
 
 
@@ -99,19 +98,19 @@ def test_posts_that_were_written_at_once_are_told_to_their_address_once() -> Non
     enqueue = _enqueue(peers=False)
     enqueue.posted = lambda address, entry, half_id, _terms: told.append((address, entry, half_id))
     host = SimpleNamespace(enqueue=enqueue, instance=enqueue._instance, settlements=None)
-    work = Work(cast(Any, host), bytes(16), None)
-    work.posts = [(cast(Any, ADDRESS), b"m", PLAIN)] * 3
-    work.write_commit(Batch())
-    work.apply_commit()
-    assert told == [(ADDRESS, None, work.half_ids[0])]
-    before = list(work.half_ids)
+    txn = Transaction(cast(Any, host), bytes(16), None, cast(Any, None), 60.0)
+    txn.posts = [(cast(Any, ADDRESS), b"m", PLAIN)] * 3
+    txn.write_commit(Batch())
+    txn.apply_commit()
+    assert told == [(ADDRESS, None, txn.half_ids[0])]
+    before = list(txn.half_ids)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(QUEUE, "consumers", {1: None})
         patch.setattr(QUEUE, "reserve", lambda _size, _priority: True, raising=False)
         told.clear()
-        work.write_commit(Batch())
-    work.apply_commit()
-    assert work.half_ids == before
+        txn.write_commit(Batch())
+    txn.apply_commit()
+    assert txn.half_ids == before
     assert [(half_id, type(entry)) for _, entry, half_id in told] == [(each, Entry) for each in before]
 
 
@@ -174,22 +173,23 @@ def test_a_checkable_transaction_that_is_refused_holds_nothing_of_its_halves() -
     """It may stay until its time is over, and the largest are refused so that memory becomes free."""
     memory = SimpleNamespace(transactions=0, most=1 << 30)
     instance = SimpleNamespace(memory=memory, commit=SimpleNamespace(add=lambda *_: None))
-    txn = Checkable(cast(Any, SimpleNamespace(instance=instance)), bytes(16), None, cast(Any, None), 60.0)
-    txn.checkable, txn.state, txn.began = True, CHECKABLE, 1.0
-    txn.halves = Halves("shop", CheckTerms(0, 0, 1), 1, NOTHING_ASKED)
+    control: Any = SimpleNamespace(number=1)
+    txn = Transaction(cast(Any, SimpleNamespace(instance=instance)), bytes(16), None, control, 60.0)
+    txn.began = 1.0
+    in_store = make_checkable(txn, "shop", CheckTerms(0, 0, 1))
     for half_id in range(10):
-        txn.stored(half_id, cast(Any, ADDRESS), PLAIN, own_row=half_id > 5)
+        in_store.stored(half_id, cast(Any, ADDRESS), PLAIN, own_row=half_id > 5)
     assert memory.transactions > 0
     txn.refuse(Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, "too much"))
-    assert (txn.posts, txn.halves.ids, txn.halves.own_rows, memory.transactions) == ([], [], set(), 0)
+    assert (txn.posts, in_store.ids, in_store.own_rows, memory.transactions) == ([], [], set(), 0)
 
 
 def test_a_drain_waits_once_for_each_delivery_that_a_rollback_gives_back() -> None:
     """However often the transaction is told that it rolls back."""
     queue = queue_of([])
-    work: Any = SimpleNamespace(returning=[], retired=[SimpleNamespace(queue=queue)])
-    Work.returns(work)
-    Work.returns(work)
+    txn: Any = SimpleNamespace(returning=[], retired=[SimpleNamespace(queue=queue)])
+    Transaction.returns(txn)
+    Transaction.returns(txn)
     assert queue.returning == 1
-    Work.returned(work)
+    Transaction.returned(txn)
     assert queue.returning == 0

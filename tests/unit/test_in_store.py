@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.check_back import Checkable
-from coordinator.checkable import NOTHING_ASKED, CheckTerms
+from coordinator.checkable import CheckTerms
 from coordinator.group.entries import Entry
 from coordinator.group.policies import Policies
-from coordinator.halves import Halves
+from coordinator.in_store import InStore, RowState, make_checkable
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
-from coordinator.transitions import CHECKABLE, SENT
+from coordinator.transaction import Transaction
+from coordinator.transitions import SENT
 from store.commit.batch import Batch
 from store.decisions import Decision, Undecided
 from store.errors import StoreUnavailable
@@ -51,11 +51,9 @@ def host() -> Host:
 
 
 @pytest.fixture
-def txn(host: Host) -> Checkable:
-    made = Checkable(host, bytes(16), None, SimpleNamespace(number=1), 60.0)  # type: ignore[arg-type]
-    made.state, made.checkable = CHECKABLE, True
-    made.halves = Halves("shop", CheckTerms(0, 1, 1), 1, NOTHING_ASKED)
-    return made
+def in_store(host: Host) -> InStore:
+    txn = Transaction(host, bytes(16), None, SimpleNamespace(number=1), 60.0)  # type: ignore[arg-type]
+    return make_checkable(txn, "shop", CheckTerms(0, 1, 1))
 
 
 @pytest.fixture
@@ -74,26 +72,26 @@ def entry(host: Host) -> Entry:
 
 @pytest.mark.rule("H20", "H13")
 def test_what_the_store_says_of_retirements_comes_before_their_decision(
-    host: Host, txn: Checkable, entry: Entry
+    host: Host, in_store: InStore, entry: Entry
 ) -> None:
     """Their batch may be in doubt while the notice comes: taken for not held, they would never be let go of."""
-    txn.hold(entry, ACCEPTED, True)
+    in_store.retire(entry, ACCEPTED, True)
     [unit] = host.units
-    txn.told()
+    in_store.ask_what_became()
     assert host.questions == []
     unit.durable()
     [found] = host.questions
     found(COMMIT)
     assert host.left == [entry]
-    assert txn.halves.held == {}
+    assert in_store.held == {}
 
 
 @pytest.mark.rule("H20", "H13")
-def test_a_retirement_that_is_added_while_it_asks(host: Host, txn: Checkable, entry: Entry) -> None:
-    txn.hold(entry, ACCEPTED, True)
+def test_a_retirement_that_is_added_while_it_asks(host: Host, in_store: InStore, entry: Entry) -> None:
+    in_store.retire(entry, ACCEPTED, True)
     host.units[0].durable()
-    txn.told()
-    txn.hold(entry, Outcome(Kind.RELEASED), True)
+    in_store.ask_what_became()
+    in_store.retire(entry, Outcome(Kind.RELEASED), True)
     host.questions[0](COMMIT)
     assert host.left == []
     host.units[1].durable()
@@ -103,11 +101,11 @@ def test_a_retirement_that_is_added_while_it_asks(host: Host, txn: Checkable, en
 
 @pytest.mark.rule("H20", "T27")
 def test_where_the_store_cannot_say_what_another_decided_it_asks_again(
-    host: Host, txn: Checkable, entry: Entry
+    host: Host, in_store: InStore, entry: Entry
 ) -> None:
-    txn.hold(entry, ACCEPTED, True)
+    in_store.retire(entry, ACCEPTED, True)
     host.units[0].durable()
-    txn.told()
+    in_store.ask_what_became()
     host.questions[0](StoreUnavailable("no answer"))
     [again] = host.timers
     again()
@@ -116,11 +114,11 @@ def test_where_the_store_cannot_say_what_another_decided_it_asks_again(
 
 
 @pytest.mark.rule("H20")
-def test_annotations_count_as_octets_of_the_batch(host: Host, txn: Checkable, entry: Entry) -> None:
+def test_annotations_count_as_octets_of_the_batch(host: Host, in_store: InStore, entry: Entry) -> None:
     """So that thousands of retirements whose messages have large ones are not one statement."""
     entry.annotations = bytes(1000)
-    txn.hold(entry, Outcome(Kind.RELEASED), True)
-    txn.halves.entered = True
+    in_store.retire(entry, Outcome(Kind.RELEASED), True)
+    in_store.row = RowState.UNDECIDED
     batch = Batch()
     host.units[0].write(batch)
     assert batch.octets == 1000

@@ -136,6 +136,13 @@ class Yield:
         self.durable()
 
 
+class Offer(Yield):
+    """Unit: as :class:`Yield`, of what consumers here have refused; this instance does not look for it at once."""
+
+    def durable(self) -> None:
+        self._queue.offered()
+
+
 class Reclaim:
     """Unit without rows of its own at first: once it is answered, so is every batch before it."""
 

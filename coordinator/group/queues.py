@@ -10,7 +10,6 @@ consumer wants: each has a :class:`coordinator.group.selecting.Search` of its ow
 
 from __future__ import annotations
 
-from heapq import nsmallest
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import structlog
@@ -18,8 +17,9 @@ import structlog
 from coordinator.codec.encoding import DecodeError
 from coordinator.group import loading
 from coordinator.group.entries import Entry
-from coordinator.group.loading import Expiry, SetAside, Yield, stored_attempts
+from coordinator.group.loading import Expiry, Offer, SetAside, Yield, stored_attempts
 from coordinator.group.ready import Takers
+from coordinator.group.refused import Refused
 from coordinator.group.window import Window
 from coordinator.memory import ENTRY_OCTETS
 from coordinator.outcomes import UNTRANSFERRED
@@ -38,123 +38,10 @@ if TYPE_CHECKING:
     from store.commit.terms import Terms
 
 
-# What consumers here leave in memory goes to the store, where consumers of other instances may wait for it: all of it
-# where none here has room, and else, now and then, what those with room have refused (``modified`` with
-# undeliverable-here, P11).
-#
-# Of what they have refused, some at a time, the longer apart the longer no other instance takes any. After a moment, in
-# which the others have been told, this instance looks for them again.
-
 #: how long a message waits in one instance's window for a consumer's credit while other instances live
 SURPLUS_SECONDS = 0.1
-#: how long others have to take what is offered; and what lies between the first offers
-_FIRST_SECONDS = 0.1
-_LONGEST_SECONDS = 10.0
-_AT_ONCE = 100
-#: halves of which it is remembered that they were offered
-_MOST_OFFERED = 10_000
-
-
-class Surplus:
-    """Of one queue; true while some were offered that this instance has not looked for again."""
-
-    __slots__ = ("_away", "_due", "_keys", "_lot", "_offered", "_pause", "_queue", "_through", "_timed")
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        #: halves that were offered, and have not come back since
-        self._offered: dict[int, None] = {}
-        #: of what was offered last: how many, and the order of the last of them
-        self._lot = 0
-        self._through: tuple[int, int] | None = None
-        #: of what was offered since this instance looked: the lowest id, and the consumers that have refused all of it
-        self._away = 0
-        self._keys: set[int] = set()
-        self._pause = _FIRST_SECONDS
-        self._due = self._timed = False
-
-    def __bool__(self) -> bool:
-        return self._away > 0
-
-    def look(self) -> None:
-        """There is something in memory, and other instances live."""
-        queue = self._queue
-        if not self._due:
-            self._due = True
-            queue.instance.loop.call_later(SURPLUS_SECONDS, self._give)
-        if not self._timed and any(window.returned or window.aside for window in queue.windows):
-            self._timed = True
-            queue.instance.loop.call_later(self._pause, self._offer)
-
-    def _give(self) -> None:
-        self._due = False
-        self._queue.give_surplus()
-
-    def _offer(self) -> None:
-        self._timed = False
-        queue = self._queue
-        keys = {consumer.key for consumer in queue.takers}
-        refused = [entry for window in queue.windows for entry in window.refused_by(keys)] if keys else []
-        if not refused or not queue.instance.peers:
-            self._pause = _FIRST_SECONDS
-            self._offered.clear()
-            return
-        back = [entry.half_id for entry in refused if entry.half_id in self._offered]
-        for half_id in back:
-            del self._offered[half_id]
-        # others may have them for a while only, as all consumers there have refused them, too
-        come_back = 2 * len(back) >= self._lot > 0
-        self._pause = min(2 * self._pause, _LONGEST_SECONDS) if come_back else _FIRST_SECONDS
-        through = self._through
-        beyond = [entry for entry in refused if through is None or entry.order > through]
-        entries = nsmallest(_AT_ONCE, beyond or refused)
-        self._lot = len(entries)
-        self._through = entries[-1].order
-        self._offered.update((entry.half_id, None) for entry in entries)
-        while len(self._offered) > _MOST_OFFERED:
-            del self._offered[next(iter(self._offered))]
-        ids = {entry.id for entry in entries}
-        self._keys = self._keys & keys if self._away else keys
-        self._away = min(min(ids), self._away or min(ids))
-        for window in queue.windows:
-            window.take_out(ids)
-        for entry in entries:
-            queue.forget(entry)
-        attempts = [entry.attempts for entry in entries]
-        queue.instance.commit.add(Offer(self, queue, [entry.id for entry in entries], attempts))
-
-    def taken_back(self) -> None:
-        """Look for them now where a consumer that has room may take some (D5, and the answer to its drain): what is on
-        its way to the store is waited for.
-        """
-        if any(consumer.key not in self._keys for consumer in self._queue.takers):
-            self.look_for_them()
-
-    def look_for_them(self) -> None:
-        if self._away:
-            lowest, self._away = self._away, 0
-            self._queue.in_store(lowest)
-
-
-class Offer(Yield):
-    """Unit: as :class:`Yield`, and this instance does not look for them at once."""
-
-    __slots__ = ("_surplus",)
-
-    def __init__(self, surplus: Surplus, queue: Queue, ids: Sequence[int], attempts: Sequence[int]) -> None:
-        super().__init__(queue, ids, attempts)
-        self._surplus = surplus
-
-    def durable(self) -> None:
-        self._queue.returning -= 1
-        self._queue.touch()
-        self._queue.instance.loop.call_later(_FIRST_SECONDS, self._surplus.look_for_them)
-
 
 log = structlog.get_logger(__name__)
-
-#: entries in the store that are known to be refused by a consumer here
-MOST_REFUSED = 10_000
 
 
 class Home(Protocol):
@@ -200,7 +87,7 @@ class Queue:
         "returning",
         "searches",
         "sent_octets",
-        "surplus",
+        "surplus_due",
         "takers",
         "windows",
     )
@@ -224,8 +111,7 @@ class Queue:
         #: a subscription that gets nothing posted on this connection (no-local)
         self.not_from: object = None
         self.held: dict[int, Entry] = {}
-        #: of entries that went to the store, by half, as their ids may change: keys of consumers that refused them
-        self.refused: dict[int, tuple[int, ...]] = {}
+        self.refused = Refused(self)
         #: by rank
         self.windows = tuple(Window(self, rank) for rank in Rank)
         #: nearly all there is
@@ -240,7 +126,8 @@ class Queue:
         self.dirty = False
         #: its address was removed, and all messages with it
         self.gone = False
-        self.surplus = Surplus(self)
+        #: a timer runs, after which what no consumer here has room for goes to the store
+        self.surplus_due = False
         #: this instance holds the group whole: entries are taken by the range, not leased one by one
         self.holding = False
 
@@ -371,18 +258,11 @@ class Queue:
 
     def forget(self, entry: Entry) -> None:
         entry.met(LEAVES)
-        self.note_refused(entry)
+        self.refused.remember(entry)
         if self.held.get(entry.id) is entry:  # else it was lost to the store, and came again
             del self.held[entry.id]
         if self.normal.loading:
             self.normal.gone.add(entry.id)
-
-    def note_refused(self, entry: Entry) -> None:
-        """It goes to the store, and may come again."""
-        if entry.refused_by:
-            self.refused[entry.half_id] = entry.refused_by
-            if len(self.refused) > MOST_REFUSED:  # the oldest may come again
-                del self.refused[next(iter(self.refused))]
 
     def _unsent(self, entry: Entry) -> None:
         if entry.message is not None:
@@ -426,7 +306,8 @@ class Queue:
         self.takers.remove(consumer)
         if not self.consumers:
             self._let_go()
-            self.refused.clear()
+            if not self.searches:
+                self.refused.forget_all()
 
     def changed(self, consumer: Consumer) -> None:
         """The consumer may have more room than it had, or drains its credit."""
@@ -436,7 +317,8 @@ class Queue:
 
     def _let_go(self) -> None:
         """No consumer here takes what the windows hold: yield it to the store, for other instances."""
-        self.yield_entries([entry for window in self.windows for entry in window.empty()])
+        entries = [entry for window in self.windows for entry in window.empty()]
+        self.yield_entries(entries + self.refused.empty())
 
     def yield_entries(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -450,13 +332,13 @@ class Queue:
         self.dirty = False
         if not self.consumers:
             self._let_go()  # the last consumer went while entries were on their way
-        if self.surplus:
-            self.surplus.taken_back()
+        if self.refused.wanted:
+            self._take_back_refused()
         for window in self.windows:
-            if window.aside:
-                window.aside.give_back()
             if window:
                 window.distribute()
+                if window.returned and not window.waits:
+                    self._make_room(window)
             if (window.more or window.loading) and window.refill():
                 break
         else:
@@ -468,17 +350,79 @@ class Queue:
                         self.takers.drained(consumer)
         for search in self.searches:
             search.advance()
-        if self.instance.peers and any(window.has_any for window in self.windows):
-            self.surplus.look()
+        if self.instance.peers:
+            if self._has_any():
+                self._offer_surplus()
+            if self.refused.aside or any(window.returned for window in self.windows):
+                self.refused.offer_soon()
         for browser in self.browsers:
             browser.advance()
-        if self.instance.memory.windows_full and not self.wanted() and any(window.has_any for window in self.windows):
+        if self.instance.memory.windows_full and not self.wanted() and self._has_any():
             self._let_go()
+
+    def _has_any(self) -> bool:
+        """Whether it has entries that no consumer has."""
+        return bool(self.refused.aside) or any(self.windows)
+
+    def _offer_surplus(self) -> None:
+        if not self.surplus_due:
+            self.surplus_due = True
+            self.instance.loop.call_later(SURPLUS_SECONDS, self.give_surplus)
 
     def give_surplus(self) -> None:
         """Yield to the store what no consumer here has had room for: consumers of other instances may wait for it."""
+        self.surplus_due = False
         if not self.wanted():
             self._let_go()
+
+    # -- what all with room have refused (:mod:`coordinator.group.refused`)
+
+    def _make_room(self, window: Window) -> None:
+        """What all with room have refused stands aside, where it may be in the way: the window is half full."""
+        limits, memory = self.instance.limits, self.instance.memory
+        few = 2 * len(window) < limits.window_messages and 2 * window.octets < memory.window_bytes
+        keys = {consumer.key for consumer in self.takers}
+        if keys and not few and not memory.windows_full:
+            entries = window.refused_by(keys)[: self.refused.room]
+            window.take_out({entry.id for entry in entries})
+            self.refused.stand_aside(entries)
+
+    def refused_by(self, keys: set[int]) -> list[Entry]:
+        """What is here, aside or not, that consumers with these keys have refused, all of them."""
+        aside = [entry for entry in self.refused.aside.values() if keys.issubset(entry.refused_by)]
+        return aside + [entry for window in self.windows for entry in window.refused_by(keys)]
+
+    def offer(self, entries: Sequence[Entry]) -> None:
+        """Yield what is refused here to the store, for other instances; it is not looked for at once."""
+        ids = {entry.id for entry in entries}
+        for window in self.windows:
+            window.take_out(ids)
+        for entry in entries:
+            self.forget(entry)
+        self.instance.commit.add(Offer(self, [entry.id for entry in entries], list(map(stored_attempts, entries))))
+
+    def offered(self) -> None:
+        """The store has what was offered."""
+        self.returning -= 1
+        self.touch()
+        self.refused.offered()
+
+    def look_again(self, lowest: int) -> None:
+        """For what was offered: other instances may have left it in the store, from this id on."""
+        self.in_store(lowest)
+
+    def _take_back_refused(self) -> None:
+        """A consumer that has room may take some: what stands aside goes to the store, with all of its windows, and
+        comes from there in its order. What comes meanwhile, posted now or by a load on its way, waits for it (D5).
+        """
+        entries = self.refused.empty()
+        ranks = {rank_of(entry.priority) for entry in entries}
+        for window in self.windows:
+            if window.rank in ranks:
+                entries += window.empty()
+                window.in_store(min(entry.id for entry in entries if rank_of(entry.priority) == window.rank), None)
+        self.yield_entries(entries)
+        self.refused.look_again()
 
     def wanted(self) -> int:
         """Entries that consumers here have room for."""
@@ -515,4 +459,4 @@ class Queue:
 
     def withdraw(self, entry: Entry) -> bool:
         """Take a held entry out of its window; whether it was there, and not in a consumer's hands."""
-        return self.window(entry.priority).withdraw(entry)
+        return self.refused.aside.pop(entry.id, None) is not None or self.window(entry.priority).withdraw(entry)

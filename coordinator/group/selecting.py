@@ -19,9 +19,6 @@ still want:
   from the beginning every few seconds as long as there is news, the more seldom the longer that takes.
 
 Each rank of priorities has a cursor of its own, and those above are read to their end first (P17).
-
-What the consumer refused (``undeliverable-here``) it remembers by id, up to a bound; beyond it the oldest may come
-again.
 """
 
 from __future__ import annotations
@@ -48,8 +45,6 @@ if TYPE_CHECKING:
 
 _FEWEST, _MOST = 20, 1000
 _PAGE_OCTETS = 1 << 20
-#: of the ids a consumer refused
-_MOST_REFUSED = 10_000
 
 _AGAIN_SECONDS = 0.25
 #: ids carry milliseconds above their lowest 22 bits
@@ -95,7 +90,7 @@ class Search:
     """One consumer's; lives in ``queue.searches`` as long as its link."""
 
     __slots__ = (
-        "_again", "_asked_at", "_consumer", "_cursors", "_found", "_page", "_queue", "_refused", "_selector",
+        "_again", "_asked_at", "_consumer", "_cursors", "_found", "_page", "_queue", "_selector",
         "_waiting", "_whole", "_whole_spent", "_whole_took",
     )  # fmt: skip
 
@@ -108,7 +103,6 @@ class Search:
         #: there is something for it, for which it had no room
         self._found = False
         self._page = _FEWEST
-        self._refused: dict[int, None] = {}
         self._again = self._whole = False
         self._asked_at = 0.0
         #: seconds spent on the look at everything that is under way, without those in which the consumer had no room;
@@ -156,12 +150,6 @@ class Search:
         for cursor in self._cursors:
             cursor.go_back(None)
         self._queue.touch()
-
-    def refused(self, half_id: int) -> None:
-        """The consumer does not want it again, whatever the entry's id then is."""
-        self._refused[half_id] = None
-        if len(self._refused) > _MOST_REFUSED:
-            del self._refused[next(iter(self._refused))]
 
     # -- looking
 
@@ -213,9 +201,11 @@ class Search:
                 hurried = True
                 break
             held = queue.held.get(row[0])
-            entry = held
-            if entry is None or entry in queue.window(entry.priority).aside:
+            if held is None or held.id in queue.refused.aside:
                 entry = queue.entry_kind(queue, *row)
+                entry.refused_by = held.refused_by if held is not None else ()
+            else:
+                entry = held
             if self._wants(entry, now):
                 if given + len(chosen) >= room:
                     self._found = room <= 0
@@ -258,7 +248,10 @@ class Search:
         """Whether it may have the entry, as far as is known here; not where a consumer has it already."""
         if entry.message is None or entry.state is not HELD:
             return False
-        if (entry.expires and entry.expires <= now) or entry.half_id in self._refused:
+        if entry.expires and entry.expires <= now:
+            return False
+        key = self._consumer.key
+        if key in entry.refused_by or self._queue.refused.knows(entry.half_id, key):
             return False
         return self._selector.matches(entry.message, entry.attempts)
 
@@ -286,6 +279,7 @@ class Search:
                     # it may have been elsewhere between the look and the taking
                     entry.attempts, annotations, entry.acquired, entry.failures = got[entry.id]
                     entry.annotations = annotations or b""
+                    queue.refused.recall(entry)
                     queue.held[entry.id] = entry
                     queue.hand(consumer, entry)
                 else:

@@ -16,86 +16,10 @@ from coordinator.group.entries import now_micros
 from store.commit.terms import DEFAULT, STEPS, Rank, shares_step, step_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from coordinator.group.entries import Consumer, Entry
     from coordinator.group.queues import Queue
-
-
-# Entries that every consumer with room has refused (``modified`` with undeliverable-here): they leave a window to
-# others.
-#
-# They stay leased, without their messages, until a consumer that may take them has room. They go to the store then, and
-# come from there in their order. A consumer that chooses takes its own from here, with the message that it has read.
-
-#: of one window
-_MOST = 10_000
-
-
-class Aside:
-    """Of one window; false where there are none."""
-
-    __slots__ = ("_entries", "_refused_by", "_window")
-
-    def __init__(self, window: Window) -> None:
-        self._window = window
-        #: by id
-        self._entries: dict[int, Entry] = {}
-        #: keys of the consumers that have refused all of them
-        self._refused_by: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, entry: Entry) -> bool:
-        return entry.id in self._entries
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
-
-    def take(self) -> None:
-        """Take what no consumer takes out of the window, where it is in the way of others."""
-        window = self._window
-        queue = window.queue
-        limits, memory = queue.instance.limits, queue.instance.memory
-        if memory.windows_full:
-            return
-        if 2 * len(window) < limits.window_messages and 2 * window.octets < memory.window_bytes:
-            return
-        keys = {consumer.key for consumer in queue.takers}
-        if not keys:
-            return
-        stay: list[Entry] = []
-        for entry in window.returned:
-            if len(self._entries) < _MOST and keys.issubset(entry.refused_by):
-                self._refused_by = self._refused_by.intersection(entry.refused_by) if self else set(entry.refused_by)
-                self._entries[entry.id] = entry
-                window.octets -= entry.size
-                entry.message = None
-            else:
-                stay.append(entry)
-        heapify(stay)
-        window.returned = stay
-
-    def take_out(self, entry_id: int) -> bool:
-        """Whether it was there."""
-        return self._entries.pop(entry_id, None) is not None
-
-    def empty(self) -> list[Entry]:
-        """Take all out."""
-        entries, self._entries = self._entries, {}
-        return list(entries.values())
-
-    def give_back(self) -> None:
-        """To the store, with what is in the window, where a consumer that has room may take some. What comes meanwhile,
-        posted now or by a load on its way, waits for them (D5).
-        """
-        window = self._window
-        queue = window.queue
-        if any(consumer.key not in self._refused_by for consumer in queue.takers):
-            entries = window.empty()
-            window.in_store(min(entry.id for entry in entries), None)
-            queue.yield_entries(entries)
 
 
 # The low-water mark of loads from the store: what was consumed at the head is not walked through again.
@@ -216,7 +140,6 @@ class Window:
         "_news",
         "_version",
         "_whole_due",
-        "aside",
         "bound",
         "gone",
         "loading",
@@ -237,7 +160,6 @@ class Window:
         self.ready: deque[Entry] = deque()
         #: a heap: of other priorities, and what came back
         self.returned: list[Entry] = []
-        self.aside = Aside(self)
         self.octets = 0
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
@@ -258,11 +180,6 @@ class Window:
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.returned)
-
-    @property
-    def has_any(self) -> bool:
-        """Whether it has entries that no consumer has, those aside among them."""
-        return bool(self.ready or self.returned or self.aside)
 
     @property
     def version(self) -> int:
@@ -349,8 +266,6 @@ class Window:
 
     def withdraw(self, entry: Entry) -> bool:
         """Take an entry out; whether it was there."""
-        if self.aside.take_out(entry.id):
-            return True
         try:
             self.ready.remove(entry)
         except ValueError:
@@ -371,8 +286,6 @@ class Window:
                 stay.append(entry)
         heapify(stay)
         self.returned = stay
-        for entry_id in ids:
-            self.aside.take_out(entry_id)
 
     def empty(self) -> list[Entry]:
         """Take all entries out."""
@@ -381,7 +294,7 @@ class Window:
         self.ready.clear()
         for entry in entries:
             self.octets -= entry.size
-        return self.aside.empty() + entries
+        return entries
 
     def has_for(self, consumer: Consumer) -> bool:
         """Whether there is something that the consumer has not refused."""
@@ -389,7 +302,7 @@ class Window:
 
     def refused_by(self, keys: set[int]) -> list[Entry]:
         """What consumers with these keys have refused, all of them."""
-        return [entry for entry in (*self.returned, *self.aside) if keys.issubset(entry.refused_by)]
+        return [entry for entry in self.returned if keys.issubset(entry.refused_by)]
 
     # -- entries going out
 
@@ -411,8 +324,6 @@ class Window:
                     progress = True
                     if not self:
                         break
-        if self.returned and not self.waits:
-            self.aside.take()
 
     def _give(self, consumer: Consumer, most: int) -> int:
         ready, returned, bound, queue = self.ready, self.returned, self.bound, self.queue
@@ -488,7 +399,7 @@ class Window:
     def loaded(self, entries: list[Entry], complete: bool, version: int) -> None:
         """Entries from the store; ``complete``: there was nothing beyond them, when the news were at ``version``."""
         held, refused, ready = self.queue.held, self.queue.refused, self.ready
-        by_range, gone = self.by_range, self.gone
+        by_range, gone, recalls = self.by_range, self.gone, refused.knows_any
         normal = self.rank is Rank.NORMAL
         last = ready[-1].id if ready else 0
         octets = 0
@@ -499,8 +410,8 @@ class Window:
             if by_range and (entry_id in held or entry_id in gone):
                 continue
             held[entry_id] = entry
-            if refused:
-                entry.refused_by = refused.pop(entry.half_id, ())
+            if recalls:
+                refused.recall(entry)
             octets += entry.size
             if normal and entry_id > last:
                 ready.append(entry)

@@ -53,7 +53,13 @@ def window(instance: Instance) -> Window:
 
 def _window(instance: Instance, rank: Rank) -> Window:
     queue = SimpleNamespace(
-        instance=instance, holding=False, returning=0, held={}, refused={}, wanted=lambda: 10, touch=lambda: None
+        instance=instance,
+        holding=False,
+        returning=0,
+        held={},
+        refused=SimpleNamespace(knows_any=False),
+        wanted=lambda: 10,
+        touch=lambda: None,
     )
     return Window(cast(Any, queue), rank)
 

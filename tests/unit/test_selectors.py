@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from coordinator.codec.selectors import DEEPEST, LONGEST, MOST_TOKENS, Selector, TurnShare
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
+from coordinator.group.refused import Refused
 from coordinator.group.selecting import Search
 from tests.wire.frames import Record
 from tests.wire.messages import APPLICATION_PROPERTIES, Header, Properties, data, section
@@ -378,6 +379,7 @@ def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -
     queue: Any = SimpleNamespace(
         instance=instance, searches=[], returning=0, group_id=1, held={}, touch=lambda: touched.append(True)
     )
+    queue.refused = Refused(queue)
     looked: list[bytes] = []
 
     class Slow(Selector):
@@ -386,7 +388,7 @@ def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -
             share._end = 1.0
             return False
 
-    consumer: Any = SimpleNamespace(room=10, draining=False)
+    consumer: Any = SimpleNamespace(key=1, room=10, draining=False)
     queue.entry_kind = Entry
     search = Search(queue, consumer, Slow("a = 1"))
     queue.searches.append(search)

@@ -17,7 +17,7 @@ _extensions = [
 # What runs for each message; docs/explanation/architecture.md says how the source has to be for it.
 _HOT = {
     "coordinator/codec": "encoding message",
-    "coordinator/group": "deliveries entries fifo lanes loading queues ready refused serving window",
+    "coordinator/group": "deliveries entries fifo lanes queues ready refused serving units window",
     "coordinator/address": "enqueue nodes",
     "coordinator": "check_back checkable control halves instance memory outcomes posts registration registry "
     "retirement service settlements transactions transitions work",

@@ -33,11 +33,10 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from coordinator.group.lanes import LOWEST, GroupedEntry, Lane, MessageGroup, first_for
-from coordinator.group.loading import LOAD_RETRY_SECONDS, stored_attempts
 from coordinator.group.queues import Queue
+from coordinator.group.units import LOAD_RETRY_SECONDS, stored_attempts
 from coordinator.group.window import LOW_WATER_SLACK, next_whole_look
 from coordinator.outcomes import UNTRANSFERRED
 from coordinator.transitions import BACK
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
     from coordinator.group.entries import Consumer, Entry
     from coordinator.group.policies import Policies
-    from coordinator.group.queues import Home
+    from coordinator.group.serving import Queues
     from coordinator.instance import Instance
     from store.commit.batch import Batch
     from store.commit.terms import Terms
@@ -190,7 +189,7 @@ _FEW = 100
 
 
 class Reading:
-    """Implements :class:`coordinator.group.window.Loader`."""
+    """How far the message groups of a fifo queue are read."""
 
     __slots__ = ("_doubt", "_found", "_queue", "_turn", "_unsure", "_whole_at")
 
@@ -271,7 +270,7 @@ class Reading:
         queue = self._queue
         if isinstance(answer, StoreError):  # some may be leased, and are not known here
             self._doubt = groups
-            queue.instance.loop.call_later(loading.LOAD_RETRY_SECONDS, lambda: loading.reclaim(queue, self))
+            queue.instance.loop.call_later(LOAD_RETRY_SECONDS, lambda: queue.reclaim(self.load_ended))
             return
         queue.asking = False
         of = {group.key: group for group in groups}
@@ -383,7 +382,7 @@ class FifoQueue(Queue):
     def __init__(
         self,
         instance: Instance,
-        home: Home,
+        home: Queues,
         group_id: int,
         address_id: int,
         name: str,

@@ -26,9 +26,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from coordinator.group.loading import LOAD_RETRY_SECONDS
+from coordinator.group.units import LOAD_RETRY_SECONDS
 from coordinator.transitions import HELD
 from store.commit import terms
 from store.commit.terms import Rank, rank_of
@@ -177,11 +176,11 @@ class Search:
             self._asked_at = time.monotonic()
             cursor.asked()
             behind = (-cursor.at[0], cursor.at[1])
-            loading.browse(queue, cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
+            queue.browse(cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
         elif consumer.draining and (room > 0 or not consumer.waits or (consumer.shut and cursor is None)):
             consumer.drained()
 
-    def _seen(self, cursor: Cursor, rows: Sequence[loading.EntryRow] | StoreError) -> None:
+    def _seen(self, cursor: Cursor, rows: Sequence[questions.EntryRow] | StoreError) -> None:
         if isinstance(rows, StoreError):
             self._pause(cursor)
             return
@@ -264,7 +263,7 @@ class Search:
             if isinstance(got, StoreError):
                 cursor.go_back((-chosen[0].priority, chosen[0].id - 1))
                 self._pause(cursor)
-                loading.reclaim(queue, None)
+                queue.reclaim()
                 return
             self._waiting = False
             back: list[int] = []

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.group import loading
 from coordinator.group import refused as refused_module
 from coordinator.group.entries import Entry
-from coordinator.group.loading import Offer
 from coordinator.group.queues import Queue
+from coordinator.group.units import Offer
 from tests.fix_queue import Consumer, queue_of
 
 KEY = 1
@@ -64,7 +63,7 @@ def test_the_number_of_those_that_stand_aside_is_bounded(monkeypatch: pytest.Mon
     other = Consumer(KEY + 1, 6)
     queue.add(other)
     queue.normal.more, queue.normal.bound = False, None
-    queue.normal.distribute()
+    queue._distribute(queue.normal)
     assert other.got == stay
 
 
@@ -90,7 +89,7 @@ def test_for_a_consumer_that_may_take_some_they_go_to_the_store_and_come_in_thei
     monkeypatch: pytest.MonkeyPatch, priority: int
 ) -> None:
     """With what is in their window, before anything newer."""
-    monkeypatch.setattr(loading, "load", lambda window, most, octets: None)
+    monkeypatch.setattr(Queue, "_load", lambda queue, window, most, octets: None)
     queue = queue_with(Consumer(KEY, 5))
     units: list[Any] = []
     instance: Any = queue.instance
@@ -116,7 +115,7 @@ class Offering:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(refused_module, "_AT_ONCE", 2)
-        monkeypatch.setattr(loading, "load", lambda window, most, octets: None)
+        monkeypatch.setattr(Queue, "_load", lambda queue, window, most, octets: None)
         self.consumers = [Consumer(key, 5) for key in KEYS]
         self.queue = queue_of(self.consumers, peers=1)
         instance: Any = self.queue.instance

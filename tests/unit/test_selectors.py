@@ -356,7 +356,14 @@ def test_a_consumer_without_room_does_not_put_off_the_next_look_at_everything(mo
     queries = SimpleNamespace(ask=lambda *asked: None)
     instance: Any = SimpleNamespace(selecting=TurnShare(), peers=1, queries=queries, loop=loop)
     queue: Any = SimpleNamespace(
-        instance=instance, searches=[], returning=0, group_id=1, held={}, touch=lambda: None, entry_kind=Entry
+        instance=instance,
+        searches=[],
+        returning=0,
+        group_id=1,
+        held={},
+        touch=lambda: None,
+        entry_kind=Entry,
+        browse=lambda *asked: None,
     )
     consumer: Any = SimpleNamespace(room=0, draining=False)
     search = Search(queue, consumer, Selector("a = 1"))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
 from coordinator.group.entries import Entry, now_micros
 from coordinator.group.ready import ReadyConsumers
 from coordinator.group.refused import Refused
@@ -24,6 +23,7 @@ from coordinator.group.window import Window
 from coordinator.memory import ENTRY_OCTETS
 from coordinator.outcomes import UNTRANSFERRED
 from coordinator.transitions import AFTER_LEAVES, AFTER_SEND, BACK, LEAVES, UNSENT
+from store.codec.encoding import DecodeError
 from store.commit.checkable import NEVER_HAD
 from store.commit.terms import DEFAULT, Rank, rank_of
 from store.errors import StoreError
@@ -157,7 +157,7 @@ class Queue:
             return False
         instance = self.instance
         have = len(window) + window.reserved
-        if have >= instance.limits.window_messages or window.octets + size > instance.memory.window_room:
+        if have >= instance.bounds.window_messages or window.octets + size > instance.memory.window_room:
             return False
         if instance.peers and have >= self.wanted():
             return False  # another instance may have a consumer that takes it now
@@ -453,7 +453,7 @@ class Queue:
         have = len(window) + window.reserved
         # one instance alone reads ahead; no consumer with room may have what is here still (undeliverable-here)
         ahead = wanted - window.reserved if instance.peers else max(2 * wanted, _FEW)
-        most = min(instance.limits.window_messages - have, ahead)
+        most = min(instance.bounds.window_messages - have, ahead)
         octets = instance.memory.window_bytes - window.octets
         if instance.memory.windows_full:  # one message
             most, octets = min(most, _FEW), min(octets, 1)
@@ -606,8 +606,8 @@ class Queue:
 
     def _make_room(self, window: Window) -> None:
         """What all with room have refused stands aside, where it may be in the way: the window is half full."""
-        limits, memory = self.instance.limits, self.instance.memory
-        few = 2 * len(window) < limits.window_messages and 2 * window.octets < memory.window_bytes
+        bounds, memory = self.instance.bounds, self.instance.memory
+        few = 2 * len(window) < bounds.window_messages and 2 * window.octets < memory.window_bytes
         keys = {consumer.key for consumer in self.takers}
         if keys and not few and not memory.windows_full:
             entries = window.refused_by(keys)[: self.refused.room]

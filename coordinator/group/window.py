@@ -124,7 +124,7 @@ _BEFORE_ALL = (-(1 << 15), 0)
 class Window:
     """The entries of one rank that are here, in order, and how far the store may have others that come before them.
 
-    It is a value: it asks nobody. ``more``: the store may have entries of this rank that are not leased.
+    It is a value, and asks no other part. ``more``: the store may have entries of this rank that are not leased.
     """
 
     __slots__ = (

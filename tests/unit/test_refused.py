@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.bounds import Bounds
 from coordinator.group import refused as refused_module
 from coordinator.group.entries import Entry
 from coordinator.group.queues import Queue
@@ -22,7 +23,7 @@ KEY = 1
 def queue_with(consumer: Consumer, *, most: int = 10, octets: int = 1 << 20) -> Queue:
     """A bounded one."""
     queue = queue_of([consumer])
-    queue.instance.limits = queue.instance.limits.model_copy(update={"window_messages": most, "window_bytes": octets})
+    queue.instance.bounds = Bounds(window_messages=most, window_bytes=octets)
     queue.instance.memory.window_bytes = octets
     return queue
 

@@ -16,7 +16,7 @@ _extensions = [
 
 # What runs for each message; docs/explanation/architecture.md says how the source has to be for it.
 _HOT = {
-    "coordinator/group": "deliveries entries fifo lanes loading queues ready serving window",
+    "coordinator/group": "deliveries entries fifo lanes queues ready refused serving units window",
     "coordinator/address": "enqueue nodes",
     "coordinator": "checkable control in_store instance memory outcomes posts registry retirement service transaction "
     "transitions",

@@ -341,11 +341,6 @@ class Choosing(Consuming):
         self._queue.searches.append(self._search)
         self._queue.touch()
 
-    def retired(self, entry: Entry, outcome: Outcome) -> None:
-        if outcome.undeliverable_here or outcome.kind is Kind.REJECTED:
-            self._search.refused(entry.half_id)
-        super().retired(entry, outcome)
-
     def lost(self) -> None:
         self._queue.searches.remove(self._search)
         self._search.end()

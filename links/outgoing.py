@@ -16,7 +16,6 @@ import structlog
 
 from coordinator.codec.selectors import Selector
 from coordinator.errors import Condition, Refusal
-from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from links import container, engine, steps
 from links.link import Link, answer_default_outcome, answer_terminus, copy_target
@@ -315,7 +314,7 @@ class Outgoing(Delivering):
             else:
                 self._send_head(large, octets)
 
-        loading.piece(large.entry, large.at, size, answered)
+        large.entry.queue.piece(large.entry, large.at, size, answered)
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
         """A large delivery is complete."""

@@ -20,7 +20,6 @@ from coordinator.address.nodes import Address, resource_deleted
 from coordinator.address.permissions import unauthorized
 from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
-from coordinator.group import loading
 from coordinator.group.policies import IMMEDIATE, OwnPolicies, Policies, Retry, RetryInvalid, parse_retry
 from store.errors import StoreError
 from store.permissions import Verb
@@ -378,7 +377,7 @@ class Directory:
             del self._known[name]
             for queue in address.queues:
                 if queue.idle:
-                    loading.share(queue)
+                    queue.share()
 
     def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
         for callback, _ in self._waiting.pop((name, origin), ()):

@@ -165,7 +165,7 @@ def settle(entry: Entry) -> None:
         queue.done_with(entry)
         queue.failed()
     elif outcome.retry_at:
-        queue.note_refused(entry)
+        queue.refused.remember(entry)
         queue.done_with(entry)
         queue.home.later(outcome.retry_at)
     else:
@@ -245,7 +245,7 @@ def decided_elsewhere(entry: Entry) -> None:
     if outcome.dead or outcome.kind is Kind.REJECTED:
         queue.failed()
     elif outcome is not ACCEPTED:
-        queue.note_refused(entry)
+        queue.refused.remember(entry)
         queue.in_store(entry.id, entry.priority)
 
 

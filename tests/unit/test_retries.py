@@ -15,8 +15,8 @@ from coordinator.address.directory import Directory
 from coordinator.codec.selectors import TurnShare
 from coordinator.errors import Condition
 from coordinator.group.fifo import FifoQueue
-from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.group.selecting import Search
+from coordinator.group.units import LOAD_RETRY_SECONDS
 from links.browsing import Browsing
 from store.asking import Query
 from store.commit.terms import Rank

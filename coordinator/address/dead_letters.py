@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 # What a dead letter says: annotations that tell where it came from, and why it is one (rule D4).
 #
-# What no checker has answered says the same, by ``store/set_aside.py``.
+# What no checker has answered says the same, by ``store/sql/messages.sql``.
 
 ORIGINAL_ADDRESS = "x-opt-original-address"
 #: of the half

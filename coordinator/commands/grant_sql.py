@@ -42,8 +42,8 @@ def grant_sql(
     role = role_name("ROLE", role)
     if any(not 0 < len(name.encode()) <= _LONGEST_CONSUMER for name in inbox or ()):
         fail(f"--inbox: expected 1 to {_LONGEST_CONSUMER} octets", 2)
-    from store.application import rights
+    from store import roles
 
     with store(config, database_url, data_dir, reason) as connection:
-        rights.grant(connection, role, inbox or ())
+        roles.grant_application(connection, role, inbox or ())
     typer.echo(f"role {role} may use the store as an application")

@@ -18,7 +18,6 @@ from typer.testing import CliRunner, Result
 from coordinator.__main__ import app
 from coordinator.login.penalties import MOST_TOLD, Failures
 from store import addresses, audit, dead_letters, groups, permissions, removal, roles, seeks, undecided, users
-from store.application import rights
 from store.audit import Action, Actor, Wanted, act_as, note, read
 from store.commit.terms import PLAIN
 from store.errors import AppendOnly, StoreError, UserExists, boundary
@@ -126,7 +125,7 @@ def _roles(connection: Connection) -> list[tuple[Action, str, dict[str, Any]]]:
     connection.execute(text(f"create role {role}"))
     connection.commit()
     try:
-        rights.grant(connection, role)
+        roles.grant_application(connection, role)
         roles.grant(connection, roles.READER, role)
     finally:
         connection.rollback()

@@ -23,7 +23,7 @@ _HOT = {
     "retirement service settlements transactions transitions work",
     "links": "browsing checking client connection consuming control_link dispositions endpoints engine frames incoming "
     "link look loop outgoing output posting reactor said states steps tls",
-    "store/commit": "batch checkable group_commit large parameters statements terms turns",
+    "store/commit": "batch checkable group_commit parameters statements terms",
     "store": "arrays ids libpq",
 }
 _RULES = [f"{folder}/{name}.py" for folder, names in _HOT.items() for name in names.split()]

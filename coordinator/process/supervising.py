@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.process.listeners import PortInUse
 from coordinator.settings import Endpoint, Settings
-from store.embedded.errors import DataFolderInUse, ServerFailed
+from store.embedded.programs import DataFolderInUse, ServerFailed
 from store.errors import Contended, StoreUnavailable
 
 

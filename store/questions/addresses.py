@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from store import arrays
 from store.asking import Query, nothing
 from store.channels import ADDRESS
-from store.questions.columns import int2, int4
+from store.libpq import int2, int4
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
 from store.asking import Query, nothing
-from store.questions.columns import MESSAGES, int2, int4, int8
+from store.libpq import int2, int4, int8
+from store.questions.columns import MESSAGES
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

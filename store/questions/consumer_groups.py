@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from store.asking import Query, nothing
 from store.channels import ADDRESS
-from store.questions.columns import int4
+from store.libpq import int4
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from store import arrays
 from store.asking import Query, nothing
 from store.commit.terms import CONDITION, STEPS, Rank
 from store.errors import StoreError
-from store.questions.columns import AVAILABLE, DELIVERABLE, ENTRY, MESSAGES, PICKED, SIZE, int2, int4, int8
+from store.libpq import int2, int4, int8
+from store.questions.columns import AVAILABLE, DELIVERABLE, ENTRY, MESSAGES, PICKED, SIZE
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

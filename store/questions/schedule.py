@@ -8,7 +8,8 @@ from store import arrays
 from store.asking import Query
 from store.channels import READY
 from store.commit.terms import CONDITION, DEFAULT, Rank
-from store.questions.columns import FAILED_AND_WAITS, boolean, int4, int8
+from store.libpq import boolean, int4, int8
+from store.questions.columns import FAILED_AND_WAITS
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

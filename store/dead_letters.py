@@ -192,6 +192,7 @@ def group_names(connection: Connection, name: str) -> list[str]:
 @contextmanager
 def alone(connection: Connection) -> Iterator[HalfIds]:
     """The ids of new halves: one process at a time has the slot of administration."""
+    # lock order: d
     connection.execute(select(func.pg_advisory_lock(_LOCK)))
     try:
         yield HalfIds(ADMINISTRATION, above=connection.scalar(select(func.max(half.c.id))) or 0)
@@ -255,6 +256,7 @@ def _take(connection: Connection, group: int, ids: Sequence[int]) -> set[int]:
     connection.execute(BY_KEY)
     keys = keys_of([(group, each) for each in ids])
     free = select(entry.c.id).join_from(keys, entry, listed(keys)).where(~held)
+    # lock order: 5, skipping those that are locked
     return set(connection.scalars(free.with_for_update(of=entry, skip_locked=True)))
 
 
@@ -303,6 +305,7 @@ def _lock(connection: Connection, addresses: set[int]) -> None:
     :raises AddressGone: one of them is removed already.
     """
     ordered = select(address.c.id).where(address.c.id.in_(addresses)).order_by(address.c.id)
+    # lock order: 7
     if len(connection.execute(ordered.with_for_update(read=True, key_share=True)).all()) < len(addresses):
         raise AddressGone(_REMOVED)
 
@@ -335,6 +338,7 @@ def _enter(connection: Connection, made: Sequence[tuple[int, Goal, Terms]], uuid
 def _groups(connection: Connection, address_id: int) -> list[int]:
     """They are not removed before the commit."""
     ordered = select(consumer_group.c.id).where(consumer_group.c.address_id == address_id).order_by(consumer_group.c.id)
+    # lock order: 8
     return list(connection.scalars(ordered.with_for_update(read=True, key_share=True)))
 
 

@@ -137,6 +137,7 @@ def return_leased(connection: Connection, *only: ColumnElement[bool]) -> Sequenc
 
 def _leased(*only: ColumnElement[bool]) -> Select[str]:
     leased = select(_PLACE).where(entry.c.lease > 0, entry.c.lease.not_in(LIVE), *only)
+    # lock order: 5
     return leased.with_for_update(of=entry).correlate(None)
 
 
@@ -253,6 +254,7 @@ def register(connection: Connection, version: str) -> Registration:
     """
     with boundary():
         # One process at a time, for a moment: two would choose the same slot.
+        # lock order: 1
         locks.take(connection, "slots")
         taken = set(connection.scalars(select(instance.c.slot).where(instance.c.ended_at.is_(None))))
         slot = next((each for each in range(OUTBOX) if each not in taken), None)
@@ -285,7 +287,7 @@ def register(connection: Connection, version: str) -> Registration:
 def end(connection: Connection, instance_id: int) -> GivenUp:
     """This instance stops: mark its row as ended, and give up what it has left as if it were dead; commits."""
     with boundary():
-        locks.take(connection, "giving up")
+        locks.take(connection, "giving up")  # lock order: 1
         _end_instances(connection, (instance_id,))
         # Its consumers have given back what they had: no entry left in its ranges was sent without being counted.
         held = update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0)
@@ -302,7 +304,7 @@ def recover(connection: Connection) -> GivenUp:
     :raises Contended: the other takes longer than the connection waits for a lock.
     """
     with boundary():
-        locks.take(connection, "giving up")
+        locks.take(connection, "giving up")  # lock order: 1
         return _clear(connection, _end_dead(connection, {}))
 
 
@@ -315,7 +317,7 @@ def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -
     with boundary():
         # One process at a time: entries that one gives back may be taken by an instance that the other does not see
         # yet.
-        locks.take(connection, "giving up")
+        locks.take(connection, "giving up")  # lock order: 1
         dead = _end_dead(connection, still)
         if dead:
             return _clear(connection, dead)
@@ -359,6 +361,7 @@ def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
     its instance has not ended. This waits for a batch whose commit is under way, so that later steps see its rows.
     """
     ours = instance.c.id.in_(ids)
+    # lock order: 2
     connection.execute(select(instance.c.id).where(ours).order_by(instance.c.id).with_for_update()).all()
     connection.execute(update(instance).where(ours, instance.c.ended_at.is_(None)).values(ended_at=func.now()))
 
@@ -407,6 +410,7 @@ def _orphan(connection: Connection) -> None:
     """
     lost = select(pending_retirement.c.txn_id).where(pending_retirement.c.holder.not_in(LIVE))
     open_there = txn.c.instance_id.not_in(LIVE) & txn.c.connection.is_not(None)
+    # lock order: 3, skipping those that are locked
     free = (
         select(txn.c.id)
         .where(txn.c.producer_group.is_not(None), open_there | txn.c.id.in_(lost))
@@ -439,7 +443,7 @@ def _delete_owned(connection: Connection) -> GivenUp:
     """
     dead_addresses = of_the_dead(address.c.instance_id)
     dead_groups = of_the_dead(consumer_group.c.instance_id)
-    # in the order in which batches lock
+    # lock order: 7, 8, skipping those that are locked
     owned = select(address.c.id).where(dead_addresses).order_by(address.c.id).with_for_update(skip_locked=True)
     free = cast(connection.scalars(owned).all(), postgresql.ARRAY(Integer))
     groups = select(consumer_group.c.id).where((consumer_group.c.address_id == func.any(free)) | dead_groups)

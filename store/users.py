@@ -70,6 +70,7 @@ def add(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) ->
 def set_verifiers(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) -> bool:
     """A new password: all earlier verifiers go. Commits. False: there is no such user."""
     with boundary():
+        # lock order: 9
         there = select(user_account.c.name).where(user_account.c.name == name).with_for_update()
         if connection.scalar(there) is None:
             return False

@@ -68,6 +68,7 @@ def _restore(connection: Connection, root: Path, copy: Copy, hold: timedelta) ->
         _load(connection, name, columns, file_of(folder_of(root, copy.table, copy.day), name))
     partition = f"{SCHEMA}.{name_of(copy.table, copy.day)}"
     connection.execute(LONGEST_WAIT)
+    # lock order: 10
     connection.execute(text(f"lock table {partition} in share mode"))
     restored = connection.execute(text(_INSERT[copy.table].format(partition=partition))).rowcount
     until = connection.scalar(text("select now() + :hold"), {"hold": hold})
@@ -96,6 +97,7 @@ def _make_partition(connection: Connection, copy: Copy) -> None:
     end = copy.day + timedelta(days=1)
     at = {"half": id_at, "op": op_id_at}[copy.table]
     name, parent = f"{SCHEMA}.{name_of(copy.table, copy.day)}", f"{SCHEMA}.{copy.table}"
+    # lock order: 1
     locks.take(connection, "days")
     if connection.scalar(text("select to_regclass(:name)"), {"name": name}) is None:
         connection.execute(text(f"create table {name} (like {parent} including all)"))

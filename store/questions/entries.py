@@ -74,6 +74,7 @@ _BEHIND = {
 }
 
 
+# lock order: 8, then 5, skipping those that are locked
 def _picked(rank: Rank, step: str, above: str) -> str:
     return f"""
           select id, half_id, priority from {SCHEMA}.entry

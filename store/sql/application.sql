@@ -4,6 +4,7 @@
 
 -- Whether no transaction that committed, nor this one, has asked the same before (X4): for the transaction in which
 -- an application does the work of a message. Waits for another that has just asked, until it has ended.
+-- lock order: 9, trying it
 create function coordinator.first_time(consumer text, message_id text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -239,6 +240,7 @@ end $$;
 
 -- The rows of this transaction become messages, in order. Addresses are locked as by a batch: one that is removed
 -- meanwhile refuses the commit, and one that is to be removed waits for the rest of it.
+-- lock order: 7, 8; 1 (notice), skipping it
 create function coordinator.send_outbox() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on set enable_seqscan = off as $$
@@ -373,6 +375,7 @@ end $$;
 -- All of this SQL transaction together: locks are taken in the order of their ids, as by any other decision. Others
 -- are told a decision when it can be seen: it is durable by then, whatever the application asks for its commits.
 -- After a notice PostgreSQL refuses to prepare the transaction.
+-- lock order: as decide_all
 create function coordinator.decide_enlisted() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on set enable_seqscan = off as $$

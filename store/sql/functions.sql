@@ -46,6 +46,7 @@ create trigger audit_not_truncated before truncate on coordinator.audit
 -- Makes the missing partitions of a day, unless retention has dropped it, and returns the names of the new ones.
 -- They are attached afterwards: "create table ... partition of" would lock out all writers of the parent. As the
 -- owner of the store, for a service that owns nothing (S9); who may use the parent may use them.
+-- lock order: 1
 create function coordinator.make_day(day date) returns text[] language plpgsql
 security definer set lock_timeout = '2s' set search_path = pg_catalog, pg_temp as $$
 declare
@@ -101,6 +102,7 @@ end $$;
 -- Whether this transaction may give entries that are due new ids from ``lowest`` on. 1: no other does now, and the
 -- last one gave lower ids. Ids of more than a second before are let through: the clock was set back. 2: another does
 -- now, and has given none for ``stalled``, by ids; null waits for it. 0: it may not.
+-- lock order: 1, skipping it
 create function coordinator.may_promote(lowest int8, stalled int8) returns int8 language plpgsql as $$
 declare
   last int8;
@@ -242,6 +244,7 @@ end $$;
 
 -- Instances have nothing in memory any more of what these transactions (null: any) have retired. Where that was
 -- rolled back meanwhile, it comes back now. A plan for any ``txns`` would read all retirements, as null means all.
+-- lock order: 4, 5
 create function coordinator.let_go(instances int4[], txns uuid[]) returns void language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_custom_plan as $$
 declare
@@ -268,6 +271,7 @@ end $$;
 -- back (``keeper``: see retire). All times are those of the decision: an application's SQL transaction may have been
 -- open for hours. ``shared``: of those that commit at one time one gives the notice, and tells since when
 -- (application.sql). An application's session may keep a plan from when the tables were empty.
+-- lock order: 3, 4, 5, 6, 7, 8; 1 (notice), skipping it
 create function coordinator.decide_all(
   txns uuid[], decisions text[], reasons text[], instance int4, owners uuid[], halves int8[], entries int8[],
   keeper int4, shared boolean default false)
@@ -389,6 +393,7 @@ $$;
 -- Rolls back a transaction that is not checkable, unless it is decided (T11): a question does. Its row in txn is
 -- locked, or made and deleted again, and a batch that makes it checkable writes the same row: one waits for the
 -- other, and sees what it has done.
+-- lock order: 3, 6
 create function coordinator.ask(txn uuid, instance int4) returns void language plpgsql as $$
 declare
   seen int4;
@@ -408,6 +413,7 @@ end $$;
 -- copies get these ids, the annotations of the address that the half was posted to, a map of the type 0xd1, and the
 -- half's id. False: it is decided, checked again, or there is no such address any more. In the order of the steps:
 -- no post comes after.
+-- lock order: 3, skipping it; then as decide_all; 7, 8
 create function coordinator.exhaust(
   txn uuid, ids int8[], target int4, addresses int4[], annotations bytea[], instance int4)
 returns boolean language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$

@@ -65,3 +65,20 @@ def test_each_lock_that_is_taken_has_a_row() -> None:
 def test_what_an_application_may_call_is_there() -> None:
     for signature in roles._CALLED:
         assert f"create function coordinator.{signature.partition('(')[0]}(" in FILES["application"]
+
+
+_LOCK = re.compile(
+    r"\bfor (no key )?(update|share)\b|\bfor key share\b|with_for_update|advisory_|\block table\b|locks\.(take|over)"
+)
+
+
+def test_a_file_that_takes_locks_names_their_places_in_the_order() -> None:
+    """docs/explanation/lock-order.md has them all."""
+    store = Path(tables.__file__).parent
+    page = (store.parent / "docs" / "explanation" / "lock-order.md").read_text("utf-8")
+    steps = set(re.findall(r"^\| (\w+) \|", page, re.MULTILINE))
+    for path in sorted([*store.rglob("*.py"), *store.rglob("*.sql")]):
+        text = path.read_text("utf-8")
+        named = re.findall(r"[Ll]ock order: (\w+)", text)
+        assert named or not _LOCK.search(text) or path.name == "locks.py", path
+        assert set(named) <= {*steps, "as"}, path

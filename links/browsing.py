@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
 from coordinator.group import loading
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.outcomes import ACCEPTED
@@ -14,6 +13,7 @@ from coordinator.printable import printable
 from links import engine
 from links.consuming import Subscribing
 from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing, TooLarge
+from store.codec.encoding import DecodeError
 from store.commit import terms
 from store.commit.terms import Rank
 from store.errors import StoreError
@@ -87,7 +87,7 @@ class Browsing(Outgoing):
         if self._held_back():
             return 0
         credit: int = self.credit
-        return min(credit, self.connection.service.limits.unsettled_per_link - len(self.unsettled))
+        return min(credit, self.connection.service.bounds.unsettled_per_link - len(self.unsettled))
 
     def advance(self) -> None:
         if self._loading or self._large is not None or not self.open:

@@ -13,7 +13,8 @@ from uuid import UUID
 import structlog
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, AddressInvalid, check_name, dead_letter_name
-from coordinator.codec.encoding import (
+from store import dead_letters as questions
+from store.codec.encoding import (
     MOST_PAIRS,
     DecodeError,
     decode,
@@ -26,8 +27,7 @@ from coordinator.codec.encoding import (
     pairs,
     skip,
 )
-from coordinator.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
-from store import dead_letters as questions
+from store.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
 from store.commit.batch import CopiedHalf
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble, StoreUnavailable

@@ -159,7 +159,7 @@ begin
   return '\x005374'::bytea || coordinator.amqp_compound(193, map, number);
 end $$;
 
--- The sections of a message, as coordinator/codec/message.py checks them: their order, the types of their values and
+-- The sections of a message, as store/codec/message.py checks them: their order, the types of their values and
 -- their sizes, and the fields of the header. Other values that hold values are not looked into. Returns at which
 -- octet it is no message; null: it is one.
 create function coordinator.not_a_message_at(message bytea) returns int4 language plpgsql immutable as $$
@@ -218,143 +218,12 @@ begin
   return null;
 end $$;
 
--- BLAKE2b (RFC 7693) with 8 octets, as coordinator/group/lanes.py takes it; its words are added, and turned, so.
-create function coordinator.sum_64(a int8, b int8, c int8) returns int8 language sql immutable as $$
-  select (((a >> 32) & 4294967295) + ((b >> 32) & 4294967295) + ((c >> 32) & 4294967295)
-          + (((a & 4294967295) + (b & 4294967295) + (c & 4294967295)) >> 32) << 32)
-         | (((a & 4294967295) + (b & 4294967295) + (c & 4294967295)) & 4294967295)
+-- The message group that a group-id names, as the services number it (message_group() in coordinator/group/lanes.py):
+-- of an entry on an address of kind fifo. A number below 0.
+create function coordinator.group_key(group_id text) returns int8 language sql immutable as $$
+  select ('x' || encode(substring(sha256(convert_to(group_id, 'UTF8')) for 8), 'hex'))::bit(64)::int8 >> 1
+         | (-9223372036854775807 - 1)
 $$;
-
-create function coordinator.turned_64(a int8, places int4) returns int8 language sql immutable as $$
-  select ((a >> places) & ((1::int8 << (64 - places)) - 1)) | (a << (64 - places))
-$$;
-
--- The message group that a group-id names, as the services number it: of an entry on an address of kind fifo.
-create function coordinator.group_key(group_id text) returns int8 language plpgsql immutable as $$
-declare
-  octets constant bytea := convert_to(group_id, 'UTF8');
-  size constant int4 := octet_length(octets);
-  padded constant bytea := octets || decode(repeat('00', 128 * greatest(1, (size + 127) / 128) - size), 'hex');
-  blocks constant int4 := octet_length(padded) / 128;
-  sigma constant int4[] := array[[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
-    [15, 11, 5, 9, 10, 16, 14, 7, 2, 13, 1, 3, 12, 8, 6, 4],
-    [12, 9, 13, 1, 6, 3, 16, 14, 11, 15, 4, 7, 8, 2, 10, 5],
-    [8, 10, 4, 2, 14, 13, 12, 15, 3, 7, 6, 11, 5, 1, 16, 9],
-    [10, 1, 6, 8, 3, 5, 11, 16, 15, 2, 12, 13, 7, 9, 4, 14],
-    [3, 13, 7, 11, 1, 12, 9, 4, 5, 14, 8, 6, 16, 15, 2, 10],
-    [13, 6, 2, 16, 15, 14, 5, 11, 1, 8, 7, 4, 10, 3, 9, 12],
-    [14, 12, 8, 15, 13, 2, 4, 10, 6, 1, 16, 5, 9, 7, 3, 11],
-    [7, 16, 15, 10, 12, 4, 1, 9, 13, 3, 14, 8, 2, 5, 11, 6],
-    [11, 3, 9, 5, 8, 7, 2, 6, 16, 12, 10, 15, 4, 13, 14, 1],
-    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
-    [15, 11, 5, 9, 10, 16, 14, 7, 2, 13, 1, 3, 12, 8, 6, 4]];
-  h int8[] := array['7640891576939301120'::int8, '-4942790177534073029'::int8,
-    '4354685564936845355'::int8,
-    '-6534734903238641935'::int8,
-    '5840696475078001361'::int8,
-    '-7276294671716946913'::int8,
-    '2270897969802886507'::int8,
-    '6620516959819538809'::int8];
-  m int8[];
-  s int4[];
-  v int8[];
-begin
-  for block in 0 .. blocks - 1 loop
-    m := array(select ('x' || encode(substring(padded from 128 * block + 8 * w + 8 for 1)
-                 || substring(padded from 128 * block + 8 * w + 7 for 1)
-                 || substring(padded from 128 * block + 8 * w + 6 for 1)
-                 || substring(padded from 128 * block + 8 * w + 5 for 1)
-                 || substring(padded from 128 * block + 8 * w + 4 for 1)
-                 || substring(padded from 128 * block + 8 * w + 3 for 1)
-                 || substring(padded from 128 * block + 8 * w + 2 for 1)
-                 || substring(padded from 128 * block + 8 * w + 1 for 1), 'hex'))::bit(64)::int8
-                 from generate_series(0, 15) w order by w);
-    v := h || array['7640891576956012808'::int8,
-    '-4942790177534073029'::int8,
-    '4354685564936845355'::int8,
-    '-6534734903238641935'::int8,
-    '5840696475078001361'::int8,
-    '-7276294671716946913'::int8,
-    '2270897969802886507'::int8,
-    '6620516959819538809'::int8];
-    v[13] := v[13] # least(size, 128 * (block + 1))::int8;
-    if block = blocks - 1 then
-      v[15] := ~v[15];
-    end if;
-    for round in 1 .. 12 loop
-      s := array(select sigma[round][w] from generate_series(1, 16) w order by w);
-      v[1] := coordinator.sum_64(v[1], v[5], m[s[1]]);
-      v[13] := coordinator.turned_64(v[13] # v[1], 32);
-      v[9] := coordinator.sum_64(v[9], v[13], 0);
-      v[5] := coordinator.turned_64(v[5] # v[9], 24);
-      v[1] := coordinator.sum_64(v[1], v[5], m[s[2]]);
-      v[13] := coordinator.turned_64(v[13] # v[1], 16);
-      v[9] := coordinator.sum_64(v[9], v[13], 0);
-      v[5] := coordinator.turned_64(v[5] # v[9], 63);
-      v[2] := coordinator.sum_64(v[2], v[6], m[s[3]]);
-      v[14] := coordinator.turned_64(v[14] # v[2], 32);
-      v[10] := coordinator.sum_64(v[10], v[14], 0);
-      v[6] := coordinator.turned_64(v[6] # v[10], 24);
-      v[2] := coordinator.sum_64(v[2], v[6], m[s[4]]);
-      v[14] := coordinator.turned_64(v[14] # v[2], 16);
-      v[10] := coordinator.sum_64(v[10], v[14], 0);
-      v[6] := coordinator.turned_64(v[6] # v[10], 63);
-      v[3] := coordinator.sum_64(v[3], v[7], m[s[5]]);
-      v[15] := coordinator.turned_64(v[15] # v[3], 32);
-      v[11] := coordinator.sum_64(v[11], v[15], 0);
-      v[7] := coordinator.turned_64(v[7] # v[11], 24);
-      v[3] := coordinator.sum_64(v[3], v[7], m[s[6]]);
-      v[15] := coordinator.turned_64(v[15] # v[3], 16);
-      v[11] := coordinator.sum_64(v[11], v[15], 0);
-      v[7] := coordinator.turned_64(v[7] # v[11], 63);
-      v[4] := coordinator.sum_64(v[4], v[8], m[s[7]]);
-      v[16] := coordinator.turned_64(v[16] # v[4], 32);
-      v[12] := coordinator.sum_64(v[12], v[16], 0);
-      v[8] := coordinator.turned_64(v[8] # v[12], 24);
-      v[4] := coordinator.sum_64(v[4], v[8], m[s[8]]);
-      v[16] := coordinator.turned_64(v[16] # v[4], 16);
-      v[12] := coordinator.sum_64(v[12], v[16], 0);
-      v[8] := coordinator.turned_64(v[8] # v[12], 63);
-      v[1] := coordinator.sum_64(v[1], v[6], m[s[9]]);
-      v[16] := coordinator.turned_64(v[16] # v[1], 32);
-      v[11] := coordinator.sum_64(v[11], v[16], 0);
-      v[6] := coordinator.turned_64(v[6] # v[11], 24);
-      v[1] := coordinator.sum_64(v[1], v[6], m[s[10]]);
-      v[16] := coordinator.turned_64(v[16] # v[1], 16);
-      v[11] := coordinator.sum_64(v[11], v[16], 0);
-      v[6] := coordinator.turned_64(v[6] # v[11], 63);
-      v[2] := coordinator.sum_64(v[2], v[7], m[s[11]]);
-      v[13] := coordinator.turned_64(v[13] # v[2], 32);
-      v[12] := coordinator.sum_64(v[12], v[13], 0);
-      v[7] := coordinator.turned_64(v[7] # v[12], 24);
-      v[2] := coordinator.sum_64(v[2], v[7], m[s[12]]);
-      v[13] := coordinator.turned_64(v[13] # v[2], 16);
-      v[12] := coordinator.sum_64(v[12], v[13], 0);
-      v[7] := coordinator.turned_64(v[7] # v[12], 63);
-      v[3] := coordinator.sum_64(v[3], v[8], m[s[13]]);
-      v[14] := coordinator.turned_64(v[14] # v[3], 32);
-      v[9] := coordinator.sum_64(v[9], v[14], 0);
-      v[8] := coordinator.turned_64(v[8] # v[9], 24);
-      v[3] := coordinator.sum_64(v[3], v[8], m[s[14]]);
-      v[14] := coordinator.turned_64(v[14] # v[3], 16);
-      v[9] := coordinator.sum_64(v[9], v[14], 0);
-      v[8] := coordinator.turned_64(v[8] # v[9], 63);
-      v[4] := coordinator.sum_64(v[4], v[5], m[s[15]]);
-      v[15] := coordinator.turned_64(v[15] # v[4], 32);
-      v[10] := coordinator.sum_64(v[10], v[15], 0);
-      v[5] := coordinator.turned_64(v[5] # v[10], 24);
-      v[4] := coordinator.sum_64(v[4], v[5], m[s[16]]);
-      v[15] := coordinator.turned_64(v[15] # v[4], 16);
-      v[10] := coordinator.sum_64(v[10], v[15], 0);
-      v[5] := coordinator.turned_64(v[5] # v[10], 63);
-    end loop;
-    h := array(select h[w] # v[w] # v[w + 8] from generate_series(1, 8) w order by w);
-  end loop;
-  -- the first word, its octets the other way round, as a number from 0 on: half of it, below 0
-  m := array[h[1]];
-  return (select ('x' || string_agg(lpad(to_hex((m[1] >> (8 * o)) & 255), 2, '0'), '' order by o))::bit(64)::int8
-            from generate_series(0, 7) o) >> 1 & 9223372036854775807 | (-9223372036854775807 - 1);
-end $$;
 
 -- An id of a half above ``above``: at least the clock's, with the slot of the outbox (store/ids.py). Sessions share the
 -- slot, so that in a millisecond of more than 4096 messages it may be taken.

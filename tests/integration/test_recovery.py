@@ -21,6 +21,7 @@ from store.partitions import make_days
 from store.processes import gone, machine, start_ticks
 from store.recovery import GivenUp
 from store.retention import Dropped, Policy, drop_old
+from tests.fix_night import by_night
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
 
@@ -407,7 +408,7 @@ def test_a_role_of_an_application_takes_no_lock_of_the_service(application: Conn
 
 
 @pytest.mark.rule("S9")
-@pytest.mark.parametrize("mode", ["access share", "share", "share update exclusive"])
+@pytest.mark.parametrize("mode", ["access share", by_night("share"), by_night("share update exclusive")])
 @pytest.mark.parametrize("table", ["lock", "archived_day"])
 def test_a_role_of_an_application_locks_none_of_its_tables(application: Connection, table: str, mode: str) -> None:
     with pytest.raises(StoreUnavailable, match="42501"), boundary():

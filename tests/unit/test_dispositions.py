@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.errors import Refusal
 from links.dispositions import Dispositions
+from tests.tables import all_cases
 
 pytestmark = pytest.mark.usefixtures("both_forms")
 
@@ -59,18 +60,18 @@ def _refuses(octets: bytes, at_once: int) -> bool:
     return dispositions.refused
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 1000, 4096, 1 << 18])
+@all_cases("at_once", [1, 7, 1000, 4096, 1 << 18])
 def test_what_says_little_or_of_one_goes_on(at_once: int) -> None:
     assert not _refuses(_HEADER + (_SMALL + _LARGE_OF_ONE + _LARGE_TRANSFER) * 2, at_once)
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 1000, 4096, 1 << 18])
-@pytest.mark.parametrize("refused", _REFUSED)
+@all_cases("at_once", [1, 7, 1000, 4096, 1 << 18])
+@all_cases("refused", _REFUSED)
 def test_what_says_much_of_many_is_refused(refused: bytes, at_once: int) -> None:
     assert _refuses(_HEADER + _SMALL + _LARGE_TRANSFER + refused, at_once)
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 1000, 4096, 1 << 18])
+@all_cases("at_once", [1, 7, 1000, 4096, 1 << 18])
 def test_a_large_disposition_is_known_while_what_is_read_is_part_of_it(at_once: int) -> None:
     dispositions = Dispositions()
     large = _HEADER + _LARGE_OF_ONE
@@ -91,8 +92,8 @@ def test_a_large_disposition_is_forgotten_while_later_frames_are_cut() -> None:
     assert dispositions.largest == 0
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 1000, 4096, 1 << 18])
-@pytest.mark.parametrize("extended", [0, _EXTENDED])
+@all_cases("at_once", [1, 7, 1000, 4096, 1 << 18])
+@all_cases("extended", [0, _EXTENDED])
 def test_a_disposition_of_a_few_hundred_octets_is_known(at_once: int, extended: int) -> None:
     """Values that take an octet each on the wire take 80 in the engine."""
     dispositions = Dispositions()
@@ -103,7 +104,7 @@ def test_a_disposition_of_a_few_hundred_octets_is_known(at_once: int, extended: 
     assert dispositions.largest == len(frame)
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 1000])
-@pytest.mark.parametrize("body", [b"\x00\x53\x15", b"\x00\x53\x15\xd0", b"\x00\x53\x14\xd0"])
+@all_cases("at_once", [1, 7, 1000])
+@all_cases("body", [b"\x00\x53\x15", b"\x00\x53\x15\xd0", b"\x00\x53\x14\xd0"])
 def test_a_frame_that_ends_within_its_performative_is_left_to_the_engine(at_once: int, body: bytes) -> None:
     _refuses(_HEADER + _frame(body, extended=200) + _SMALL, at_once)

@@ -6,13 +6,14 @@ import pytest
 
 from coordinator import retries
 from coordinator.retries import LEVELS, RetryInvalid
+from tests.tables import all_cases
 
 pytestmark = pytest.mark.rule("D2")
 
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "waits"),
     [
         ("immediate", [0, 0, 0]),
@@ -46,7 +47,7 @@ def test_the_text_of_a_policy_has_single_spaces(text: str) -> None:
     assert retries.parse(text).text == " ".join(text.split())
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "says"),
     [
         ("", "expected immediate, ladder"),

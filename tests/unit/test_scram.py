@@ -10,6 +10,7 @@ import pytest
 from coordinator.login import password, prepared, verifiers
 from coordinator.login.password import Challenge, Code, Outcome, Say
 from store.users import Verifier
+from tests.tables import all_cases
 
 
 class Pencils:
@@ -55,7 +56,7 @@ def _with_nonce(nonce: bytes) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.rule("S1")
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "made"),
     [
         ("I\u00adX", "IX"), ("user", "user"), ("USER", "USER"), ("\u00aa", "a"), ("\u2168", "IX"),
@@ -67,7 +68,7 @@ def test_what_looks_alike_is_one(text: str, made: str) -> None:
 
 
 @pytest.mark.rule("S1", "S7")
-@pytest.mark.parametrize(
+@all_cases(
     "text",
     ["", "\u00ad", "\x07", "a\nb", "a\0b", "\u0627\u0031", "\u0627a\u0628", "\ue000", "\ufffd", "\u200e", "\U000e0001"],
 )

@@ -17,6 +17,7 @@ from coordinator.codec.selectors import DEEPEST, LONGEST, MOST_TOKENS, Selector,
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.group.selecting import Search
+from tests.tables import all_cases
 from tests.wire.frames import Record
 from tests.wire.messages import APPLICATION_PROPERTIES, Header, Properties, data, section
 from tests.wire.types import Byte, Char, Double, Float, Int, Long, Short, Symbol, Timestamp, UInt, ULong
@@ -172,7 +173,7 @@ _PERSON = message(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "wanted"),
     [
         # literals
@@ -260,7 +261,7 @@ def test_a_message_of_a_body_alone_has_the_defaults() -> None:
     assert three_valued(text, data(b"body")) is True
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "place", "why"),
     [
         ("age =", "line 1, column 6", "ends too early"),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.codec.encoding import MOST_PAIRS
 from store import reasons, roles, tables, views
 from store.archive.restoring import _as_parent
 from store.channels import DECIDED, DUE, READY
+from store.codec.encoding import MOST_PAIRS
 from store.commit import terms
 from store.ids import EPOCH_MS, OUTBOX
 from store.locks import NAMES

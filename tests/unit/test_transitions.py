@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.bounds import Bounds
 from coordinator.check_back import Checkable, look_at_group
 from coordinator.checkable import CheckTerms, OwnCheckTerms
-from coordinator.codec.message import Facts
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.instance import Instance
 from coordinator.memory import Account
 from coordinator.outcomes import ACCEPTED, FAILED, Outcome
 from coordinator.retirement import Departure, Retirement
-from coordinator.settings import LimitSettings, TransactionSettings
+from coordinator.settings import TransactionSettings
 from coordinator.settlements import Settlement, Settlements
 from coordinator.transactions import Transaction
 from coordinator.transitions import (
@@ -38,9 +38,11 @@ from coordinator.transitions import (
     TxnState,
     after,
 )
+from store.codec.message import Facts
 from store.commit.terms import PLAIN
 from store.errors import Locked, NotLeased, StoreFault
 from tests.fix_queue import Consumer, queue_of
+from tests.tables import all_cases
 
 ENDS = {TxnState.COMMITTED, TxnState.ROLLED_BACK}
 #: decided by the store alone
@@ -76,8 +78,8 @@ def test_committed_is_what_the_store_says() -> None:
 
 
 @pytest.mark.rule("T13", "T14")
-@pytest.mark.parametrize("event", [TxnEvent.CONTROL_LOST, TxnEvent.TIMEOUT])
-@pytest.mark.parametrize("state", [state for state in TxnState if state is not TxnState.COMMITTED])
+@all_cases("event", [TxnEvent.CONTROL_LOST, TxnEvent.TIMEOUT])
+@all_cases("state", [state for state in TxnState if state is not TxnState.COMMITTED])
 def test_a_lost_link_and_a_timeout_may_come_at_any_time(state: TxnState, event: TxnEvent) -> None:
     """Undecided: rolled back; on its way to the store: left alone; checkable: stays undecided."""
     becomes = state
@@ -123,11 +125,10 @@ class Host:
 
     def __init__(self) -> None:
         self.units: list[object] = []
-        limits = LimitSettings()
         instance: Any = SimpleNamespace(
             commit=SimpleNamespace(add=lambda unit, *_: self.units.append(unit)),
             transaction_limits=TransactionSettings(),
-            memory=Account(limits, 1 << 30),
+            memory=Account(Bounds(), 1 << 30),
             loop=SimpleNamespace(call_later=lambda *_: None),
             disk_low=False,
         )
@@ -222,7 +223,7 @@ TXN_WAYS: dict[TxnState, tuple[Callable[[Checkable], object], ...]] = {
 
 
 @pytest.mark.rule("T8", "T9", "T11", "T13", "T14", "T22", "T23")
-@pytest.mark.parametrize(("state", "event"), TRANSACTION, ids=lambda each: each.value)
+@all_cases(("state", "event"), TRANSACTION)
 def test_each_cell_of_a_transaction(state: TxnState, event: TxnEvent) -> None:
     host = Host()
     txn = transaction(host)
@@ -390,7 +391,7 @@ def delivery_at(state: DeliveryState) -> tuple[Entry, SimpleNamespace]:
 
 
 @pytest.mark.rule("T26", "T27", "T28", "D5", "D10", "P12")
-@pytest.mark.parametrize(("state", "event"), DELIVERY, ids=lambda each: each.value)
+@all_cases(("state", "event"), DELIVERY)
 def test_each_cell_of_a_delivery(state: DeliveryState, event: DeliveryEvent) -> None:
     entry, its = delivery_at(state)
     DELIVERY_EVENTS[event](entry, its)

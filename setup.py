@@ -22,7 +22,7 @@ _HOT = {
     "transitions",
     "links": "browsing checking client connection consuming control_link dispositions endpoints engine frames incoming "
     "link look loop outgoing output posting reactor said states steps tls",
-    "store/commit": "batch checkable group_commit large parameters statements terms turns",
+    "store/commit": "batch checkable group_commit parameters statements terms",
     "store/codec": "encoding message",
     "store": "arrays ids libpq",
 }

@@ -195,6 +195,7 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str, action: Action 
     try:
         with waiting(connection, txn_id):
             listed = select(txn.c.posted, txn.c.producer_group).where(txn.c.id == txn_id)
+            # lock order: 3
             found = connection.execute(listed.with_for_update()).one_or_none()
             if found is None:
                 connection.rollback()

@@ -95,8 +95,8 @@ def database_of(found: Settings, database_url: str | None, data_dir: Path | None
     """As :func:`database`, of settings that were read with the flags."""
     if database_url is not None and data_dir is not None:
         fail("--data-dir: a database URL is given too; leave one out", 2)
-    from store.embedded.errors import EmbeddedError
     from store.embedded.folder import default_data_dir
+    from store.embedded.programs import EmbeddedError
     from store.embedded.running import running_url
 
     # A folder on the command line wins over a URL in the settings.

@@ -39,10 +39,10 @@ Name = Annotated[
 def find(connection: Connection, name: str) -> tuple[str, int]:
     """The address of the group ``name``, and the group's id; ends the command if there is none."""
     from coordinator.address.addresses import GROUP_SEPARATOR, shown
-    from store import groups
+    from store import addresses
 
     address, _, group = name.partition(GROUP_SEPARATOR)
-    place = groups.find(connection, address, group)
+    place = addresses.find_group(connection, address, group)
     if place is None:
         fail(f"there is no address {shown(address)}")
     if place.group is None and not group:
@@ -117,7 +117,7 @@ def set_(
 ) -> None:
     """Give a group policies of its own, while the service runs; inherit takes one back to that of the address."""
     from coordinator.address.addresses import shown
-    from store import groups
+    from store import addresses
 
     given = {"on_expiry": on_expiry, "max_attempts": max_attempts, "retry": retry}
     changes: dict[str, object] = {}
@@ -128,7 +128,7 @@ def set_(
         fail("give at least one of --on-expiry, --max-attempts and --retry", 2)
     with store(config, database_url, data_dir, reason) as connection:
         address, group = find(connection, name)
-        if not groups.change(connection, address, group, changes):
+        if not addresses.change_group(connection, address, group, changes):
             fail(f"the group {shown(name)} was removed meanwhile")
     typer.echo(f"{shown(name)}: {said(changes)}")
 

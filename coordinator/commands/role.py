@@ -76,7 +76,6 @@ def grant(
     missing.
     """
     from store import roles
-    from store.application import rights
 
     given = _given(application, inbox or [], service, reader, show=show)
     if show:
@@ -84,8 +83,8 @@ def grant(
         return
     with store(config, database_url, data_dir, reason) as connection:
         for group, role in given:
-            if group == rights.ROLE:
-                rights.grant(connection, role, inbox or ())
+            if group == roles.APPLICATION:
+                roles.grant_application(connection, role, inbox or ())
             else:
                 roles.grant(connection, group, role)
             typer.echo(f"role {role} may {_MAY[group]}")
@@ -96,7 +95,6 @@ def _given(
 ) -> list[tuple[str, str]]:
     """What each role becomes a member of, and the role; ends the command if something is wrong."""
     from store import roles
-    from store.application import rights
 
     if application is None and service is None and reader is None:
         fail("give --application, --service or --reader", 2)
@@ -107,7 +105,7 @@ def _given(
     if any(not 0 < len(name.encode()) <= _LONGEST_CONSUMER for name in inbox):
         fail(f"--inbox: expected 1 to {_LONGEST_CONSUMER} octets", 2)
     given = (
-        (rights.ROLE, "--application", application),
+        (roles.APPLICATION, "--application", application),
         (roles.SERVICE, "--service", service),
         (roles.READER, "--reader", reader),
     )

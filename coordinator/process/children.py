@@ -22,7 +22,7 @@ import structlog
 
 from coordinator.process.listeners import PortInUse
 from coordinator.settings import Endpoint, Settings
-from store.embedded.errors import DataFolderInUse, ServerFailed
+from store.embedded.programs import DataFolderInUse, ServerFailed
 from store.errors import Contended, StoreUnavailable
 from store.processes import die_with_parent, name_process
 

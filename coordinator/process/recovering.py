@@ -15,8 +15,7 @@ from coordinator.process.children import Supervising
 from store import recovery
 from store.database import Patience, connected
 from store.errors import StoreError
-from store.recovery import GivenUp
-from store.watch import LOOK_SECONDS, Watch
+from store.recovery import LOOK_SECONDS, GivenUp, Watch
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 

@@ -45,12 +45,12 @@ from coordinator.process.own_database import OwnDatabase
 from coordinator.settings import HTTP, Endpoint, Settings
 from store import migrations, partitions
 from store.database import ENDLESS, Patience, check_url, connected, place
-from store.embedded.errors import EmbeddedError, StartCancelled
 from store.embedded.folder import default_data_dir
+from store.embedded.programs import EmbeddedError, StartCancelled
 from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
+from store.health import check_room, check_sessions, connections_needed
 from store.processes import gone
-from store.room import check_room, check_sessions, connections_needed
 
 # Makes the partitions of the days to come, and logs it.
 

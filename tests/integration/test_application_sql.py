@@ -21,9 +21,9 @@ from sqlalchemy.orm import Session
 
 from coordinator import sql
 from store import migrations
-from store.application.rights import VIEWS
 from store.codec.encoding import DecodeError
 from store.database import engine
+from store.roles import VIEWS
 from tests.fix_application import Application, post
 from tests.fix_command import Command
 from tests.fix_postgres import log_in

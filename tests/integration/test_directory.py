@@ -14,7 +14,7 @@ from coordinator.address.nodes import Address
 from coordinator.errors import Condition, Refusal
 from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
-from store import addresses, groups
+from store import addresses
 from store.channels import ADDRESS
 from store.permissions import Verb
 from store.tables import SCHEMA
@@ -224,12 +224,12 @@ def test_policies_of_a_group_reach_every_instance_while_it_serves_the_group(
     """Also an instance that joins the group later; what is taken back is the address's again."""
     queues = [each.subscribe(each.resolve("orders"), "billing") for each in (instance, second)]
     defaults = [each.resolve("orders").queue for each in (instance, second)]
-    place = groups.find(database, "orders", "billing")
+    place = addresses.find_group(database, "orders", "billing")
     assert place is not None
     assert place.group == queues[0].group_id
 
     def change(**changes: object) -> None:
-        assert groups.change(database, "orders", queues[0].group_id, changes)
+        assert addresses.change_group(database, "orders", queues[0].group_id, changes)
 
     def until(done: Callable[[Policies], bool]) -> None:
         for each, queue in zip((instance, second), queues, strict=True):

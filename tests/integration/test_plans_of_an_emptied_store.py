@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, delete, insert, text, update
 
-from store import asking, dead_letters, leaves
+from store import asking, dead_letters
 from store.asking import Query
 from store.commit import parts as statements
 from store.commit.terms import Terms
@@ -133,7 +133,7 @@ def test_each_part_of_a_batch_finds_its_rows_by_key(emptied_once: psycopg.Connec
 def test_each_question_finds_its_rows_by_key(emptied_once: psycopg.Connection[Any], query: Query[Any]) -> None:
     """Also where it names the partitions of its days."""
     of_all = [(_OF_ALL[query.name], "Index Scan")] if query.name in _OF_ALL else []
-    for sql in (query.sql, leaves.of(query.sql, [datetime.now(UTC).date()])):
+    for sql in (query.sql, asking.of_days(query.sql, [datetime.now(UTC).date()])):
         assert _not_by_key(emptied_once, asking.SETUP, sql) == of_all
 
 

@@ -13,8 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from store import locks, recovery
-from store.application import rights
+from store import locks, recovery, roles
 from store.database import Patience, connected
 from store.errors import Contended, StoreUnavailable, boundary
 from store.locks import NAMES, ROW_OF
@@ -36,7 +35,7 @@ _ONCE += [int.from_bytes(name) for name in (b"coorprom", b"coornoti")]
 def application(database: Connection) -> Iterator[Connection]:
     """A session with the rights of a role that posts in SQL."""
     database.execute(text("create role application_of_locks"))
-    rights.grant(database, "application_of_locks")
+    roles.grant_application(database, "application_of_locks")
     database.execute(text("set session authorization application_of_locks"))
     database.commit()
     yield database

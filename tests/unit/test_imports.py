@@ -23,7 +23,7 @@ _ADDRESS = "Addresses: dead letters and subscriptions, entries of a message, the
 _ACYCLIC = "No two modules of coordinator, or of links, need each other"
 _WIRE = "The reactor drives connections, a connection has links, and no link knows the connection it is on"
 _VERBS = "The rules ask the store by its verbs: no question of their own, no octets, no columns"
-_COMMIT = "The group commit is built up: terms and parts, large messages, the batch, the driver"
+_COMMIT = "The group commit is built up: terms and parts, the batch, the driver"
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:

@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +19,12 @@ import pytest
 
 from store.embedded.server import EmbeddedServer
 from store.tables import SCHEMA
+from tests import prepared
+from tests.fix_command import environment
 from tests.fix_night import by_night
 from tests.fix_pooler import Pooler
 from tests.fix_postgres import log_in
-from tests.fix_service import PATIENCE, REPOSITORY
+from tests.fix_service import PATIENCE
 
 
 @pytest.fixture
@@ -38,17 +37,7 @@ def folder() -> Iterator[Path]:
 
 def _refused(*arguments: str, status: int = 2) -> str:
     """The reason why ``coordinator serve`` did not start."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "coordinator", "serve", *arguments],
-        cwd=REPOSITORY,
-        env={**environment, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = prepared.run(["serve", *arguments], environment(PYTHONWARNINGS="error"), timeout=PATIENCE)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     lines: list[dict[str, Any]] = [json.loads(line) for line in done.stderr.splitlines()]

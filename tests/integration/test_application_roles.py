@@ -1,5 +1,5 @@
 """What a role of an application may do with the functions that run with the rights of the store (X2, X3, X4), and what
-it needs for them: ``coordinator grant-sql``.
+it needs for them: ``coordinator role grant``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_no_setting_of_the_session_changes_what_is_sent(application: Application
 
 
 def _granted(command: Command, url: str, role: str, status: int = 0) -> str:
-    done = command("grant-sql", role, "--database-url", url)
+    done = command("role", "grant", f"--application={role}", "--database-url", url)
     assert done.returncode == status, done.stderr
     return done.stdout + done.stderr
 

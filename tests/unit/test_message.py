@@ -122,7 +122,6 @@ def test_what_a_message_says_of_itself(octets: bytes) -> None:
     assert b"".join(octets[each.start : each.end] for each in found) == octets
 
 
-@pytest.mark.day
 @pytest.mark.rule("P10")
 @settings(max_examples=400)
 @given(messages(), st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=4), st.data())

@@ -160,9 +160,12 @@ class _Attached(MessagingHandler):
         self._ends(link.remote_condition)
         self._connection.close()
 
-    def on_connection_error(self, event: Event) -> None:
+    def on_connection_remote_close(self, event: Event) -> None:
+        """Proton's own handler leaves a connection open that is closed by force, as by a service that is stopped."""
         connection: Any = event.connection
-        self._ends(connection.remote_condition)
+        if connection.remote_condition is not None:
+            self._ends(connection.remote_condition)
+        connection.close()
 
     def on_transport_error(self, event: Event) -> None:
         transport: Any = event.transport

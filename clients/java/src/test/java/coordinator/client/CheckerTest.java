@@ -10,8 +10,10 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
 import org.apache.qpid.jms.JmsConnectionFactory;
 import org.junit.jupiter.api.Test;
 
@@ -87,6 +89,31 @@ class CheckerTest {
         checker.close();
         run.get();
         assertEquals(Set.of("one", "other"), asked);
+    }
+
+    @Test
+    void itGoesOnAfterItsConnectionWasLost() throws Exception {
+        String queue = Place.queue();
+        String group = Place.unique("shop");
+        BlockingQueue<String> asked = new LinkedBlockingQueue<>();
+        try (Place.Relay relay = new Place.Relay()) {
+            Checker checker =
+                    new Checker(
+                            relay.url(),
+                            group,
+                            check -> {
+                                asked.add(check.getBody(String.class));
+                                return Checker.Answer.ROLLBACK;
+                            });
+            CompletableFuture<Void> run = CompletableFuture.runAsync(() -> runs(checker));
+            for (String text : List.of("before", "after")) {
+                leave(queue, group, text);
+                assertEquals(text, asked.take());
+                relay.cut();
+            }
+            checker.close();
+            run.get();
+        }
     }
 
     @Test

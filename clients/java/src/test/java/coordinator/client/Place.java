@@ -87,14 +87,20 @@ final class Place {
             passing.start();
         }
 
-        @Override
-        public void close() throws IOException {
-            listener.close();
+        /** The connections that there are; new ones come through. */
+        void cut() throws IOException {
             synchronized (sockets) {
                 for (Socket each : sockets) {
                     each.close();
                 }
+                sockets.clear();
             }
+        }
+
+        @Override
+        public void close() throws IOException {
+            listener.close();
+            cut();
         }
     }
 }

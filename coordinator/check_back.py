@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from coordinator.address.addresses import shown
 from coordinator.checkable import NOTHING_ASKED, asked_terms, producer_group
-from coordinator.codec.message import PRODUCER_GROUP
 from coordinator.errors import Condition, Refusal
 from coordinator.group import deliveries
 from coordinator.group.entries import POSTGRES_EPOCH, now_micros
@@ -22,6 +21,7 @@ from coordinator.transactions import Transaction
 from coordinator.transitions import CHECKABLE, COMMITTED, COMMITTING, LEFT, TxnEvent, after
 from coordinator.work import why
 from store import reasons
+from store.codec.message import PRODUCER_GROUP
 from store.commit.checkable import Declared
 from store.decisions import Undecided
 from store.errors import AddressGone, AlreadyDecided, GroupsChanged, Locked, StoreError
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from coordinator.address.directory import Directory
     from coordinator.address.nodes import Address
     from coordinator.checkable import CheckTerms
-    from coordinator.codec.message import Facts
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from coordinator.outcomes import Outcome
+    from store.codec.message import Facts
     from store.commit.batch import Batch
     from store.commit.terms import Terms
     from store.decisions import Decision

@@ -20,8 +20,8 @@ import structlog
 from coordinator.address.addresses import UNANSWERED
 from coordinator.address.dead_letters import CHECK_COUNT, ORIGINAL_ADDRESS, PRODUCER_GROUP, TXN_ID
 from coordinator.codec import checks as copies
-from coordinator.codec.encoding import encode_binary, encode_map, encode_string, encode_symbol, encode_uint
 from coordinator.group.entries import POSTGRES_EPOCH, now_micros
+from store.codec.encoding import encode_binary, encode_map, encode_string, encode_symbol, encode_uint
 from store.commit.terms import BEFORE, INFINITY
 from store.errors import AddressGone, StoreError
 from store.ids import EPOCH_MS

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
 from coordinator.group import loading
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.outcomes import ACCEPTED
@@ -14,6 +13,7 @@ from coordinator.printable import printable
 from links import engine
 from links.consuming import Subscribing
 from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing, TooLarge
+from store.codec.encoding import DecodeError
 from store.commit import terms
 from store.commit.terms import Rank
 from store.errors import StoreError

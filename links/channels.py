@@ -11,12 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator.codec.encoding import DecodeError, encode_string, scalar
 from coordinator.errors import Condition, Refusal
 from links import engine, performatives
 from links.incoming import Incoming
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER, Performative
 from links.said import LinkState
+from store.codec.encoding import DecodeError, encode_string, scalar
 
 if TYPE_CHECKING:
     from coordinator.service import Service

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import shows_properties
 from coordinator.errors import Condition, Refusal
 from coordinator.group.selecting import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
@@ -18,6 +16,8 @@ from links import engine, states, steps
 from links.link import NONE
 from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing, TooLarge
 from links.output import MOST_HANDED
+from store.codec.encoding import DecodeError
+from store.codec.message import shows_properties
 
 if TYPE_CHECKING:
     from coordinator.address.addresses import Group

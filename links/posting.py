@@ -9,7 +9,6 @@ import structlog
 from proton import symbol
 
 from coordinator.address.nodes import Address, look_at_target
-from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from coordinator.posts import Relay
@@ -17,6 +16,7 @@ from coordinator.transactions import Transaction
 from links import container, engine, states, steps, values
 from links.incoming import Incoming
 from links.link import Attaching, answer_terminus, copy_source
+from store.codec.encoding import DecodeError
 from store.permissions import Verb
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from coordinator.codec.encoding import (
+from store.codec.encoding import (
     DecodeError,
     encode_binary,
     encode_boolean,
@@ -16,7 +16,7 @@ from coordinator.codec.encoding import (
     encode_timestamp,
     encode_uint,
 )
-from coordinator.codec.message import (
+from store.codec.message import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
     HEADER,
@@ -70,6 +70,6 @@ def _section(annotations: list[bytes]) -> bytes:
 
 
 def _with(message: bytes, found: list[Section], annotations: list[bytes]) -> bytes:
-    header = b"".join(message[each.start : each.end] for each in found if each.code == HEADER)
-    rest = [each for each in found if each.code > DELIVERY_ANNOTATIONS]
-    return header + _section(annotations) + (message[rest[0].start : rest[-1].end] if rest else b"")
+    header = b"".join(message[start:end] for code, start, _, end in found if code == HEADER)
+    rest = [(start, end) for code, start, _, end in found if code > DELIVERY_ANNOTATIONS]
+    return header + _section(annotations) + (message[rest[0][0] : rest[-1][1]] if rest else b"")

@@ -298,9 +298,9 @@ def _says(connection: Connection, message: Message, message_id: str) -> bool:
     """Whether the message has this message-id, and not the text elsewhere. Of one in the archive its head is all that
     is looked at.
     """
-    from coordinator.codec.encoding import DecodeError
-    from coordinator.codec.message import PROPERTIES, fields_of, sections
     from coordinator.commands.heads import whole_head
+    from store.codec.encoding import DecodeError
+    from store.codec.message import PROPERTIES, fields_of, sections
 
     with suppress(DecodeError):
         whole = message.head

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError, pairs, scalar_of
-from coordinator.codec.message import merge_maps
 from coordinator.group.entries import now_micros
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.lanes import GroupedEntry
 from coordinator.outcomes import ACCEPTED, FAILED, LOST, RETURNED, Kind
+from store.codec.encoding import DecodeError, pairs, scalar_of
+from store.codec.message import merge_maps
 from store.commit.checkable import Retired
 from store.commit.terms import BEFORE
 

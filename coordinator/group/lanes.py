@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from hashlib import blake2b
+from hashlib import sha256
 from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ _HIGHEST = 1 << 63
 
 def message_group(group_id: str) -> int:
     """The number of a group, below 0. Two that have the same are one group, which does no harm."""
-    return int.from_bytes(blake2b(group_id.encode(errors="surrogatepass"), digest_size=8).digest()) // 2 + LOWEST
+    return int.from_bytes(sha256(group_id.encode(errors="surrogatepass")).digest()[:8]) // 2 + LOWEST
 
 
 class GroupedEntry(Entry):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
 from coordinator.group import loading
 from coordinator.group.entries import Entry
 from coordinator.group.loading import Expiry, SetAside, Yield, stored_attempts
@@ -24,6 +23,7 @@ from coordinator.group.window import Window
 from coordinator.memory import ENTRY_OCTETS
 from coordinator.outcomes import UNTRANSFERRED
 from coordinator.transitions import AFTER_LEAVES, AFTER_SEND, BACK, LEAVES, UNSENT
+from store.codec.encoding import DecodeError
 from store.commit.checkable import NEVER_HAD
 from store.commit.terms import DEFAULT, Rank, rank_of
 

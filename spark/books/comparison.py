@@ -22,7 +22,6 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookDescription
-from spark.books.numbers import FRACTION, as_number, digits_behind_point
 from spark.books.rows import Book, judged_row, usable
 from spark.books.unusable import (
     messages_in_sql,
@@ -32,6 +31,7 @@ from spark.books.unusable import (
     unusable_messages,
     unusable_rows,
 )
+from spark.books.written import FRACTION, as_number, digits_behind_point
 from spark.finding import HALF, Case, findings, shown
 from spark.period import Period
 

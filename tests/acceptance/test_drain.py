@@ -86,9 +86,12 @@ def test_as_much_as_a_link_may_leave_unsettled(begin: Begin, address: str, servi
     assert len(receiver.drain()) == _UNSETTLED
     receiver.credit(5)
     session.sync()
-    told = [
-        line for line in service.log_lines()[since:] if "as many unsettled deliveries as a link may" in line["event"]
-    ]
+
+    def full(line: dict[str, Any]) -> bool:
+        return "as many unsettled deliveries as a link may" in line["event"]
+
+    service.wait_for(full, since=since)
+    told = [line for line in service.log_lines(since) if full(line)]
     assert [(line["link"], line["unsettled"]) for line in told] == [(receiver.answer.name, _UNSETTLED)]
 
 

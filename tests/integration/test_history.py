@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
 from coordinator.address.dead_letters import ORIGINAL_ID
-from coordinator.codec.encoding import encode_long, encode_symbol
 from coordinator.commands import timeline
 from coordinator.commands.events import said
+from store.codec.encoding import encode_long, encode_symbol
 from store.ids import SLOTS, TxnIds, UuidV7, declared_at, id_at
 from store.partitions import make_days, op_id_at
 from store.removal import drop, remove

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from coordinator.__main__ import app
 from coordinator.address.dead_letters import ORIGINAL_ID
-from coordinator.codec.encoding import encode_long, encode_symbol
 from coordinator.commands import timeline
+from store.codec.encoding import encode_long, encode_symbol
 from store.ids import ADMINISTRATION, begin_of
 from store.partitions import make_days
 from store.tables import address, consumer_group, half

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from coordinator.bounds import Bounds
 from coordinator.check_back import Checkable, look_at_group
 from coordinator.checkable import CheckTerms, OwnCheckTerms
-from coordinator.codec.message import Facts
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.instance import Instance
@@ -39,6 +38,7 @@ from coordinator.transitions import (
     TxnState,
     after,
 )
+from store.codec.message import Facts
 from store.commit.terms import PLAIN
 from store.errors import Locked, NotLeased, StoreFault
 from tests.fix_queue import Consumer, queue_of

@@ -87,7 +87,7 @@ class Browsing(Outgoing):
         if self._held_back():
             return 0
         credit: int = self.credit
-        return min(credit, self.connection.service.limits.unsettled_per_link - len(self.unsettled))
+        return min(credit, self.connection.service.bounds.unsettled_per_link - len(self.unsettled))
 
     def advance(self) -> None:
         if self._loading or self._large is not None or not self.open:

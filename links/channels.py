@@ -268,7 +268,7 @@ class Channels:
             return None
         handle = found.number(1) or 0
         if handle > self._handle_max:
-            text = f"an attach with the handle {handle}: at most {self._handle_max} was expected (limits.handle_max)"
+            text = f"an attach with the handle {handle}: expected at most our handle-max, {self._handle_max}"
             raise Broken(Condition.FRAMING_ERROR, text)
         if handle in channel.links:
             raise Refusal(Condition.HANDLE_IN_USE, f"an attach with the handle {handle}, which another link has")

@@ -76,7 +76,7 @@ class Consuming(Outgoing):
         self.undecided = NONE
         self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
-        self._most_unsettled = connection.service.limits.unsettled_per_link
+        self._most_unsettled = connection.service.bounds.unsettled_per_link
         self._told_full = False
         #: octets that all links of the connection have handed to the engine; with more this link stops
         self._most_handed = 0
@@ -140,7 +140,7 @@ class Consuming(Outgoing):
     def _tell_full(self) -> None:
         self._told_full = True
         log.warning(
-            "a consumer gets no more before it settles some (limits.unsettled_per_link)",
+            "a consumer gets no more before it settles some: it has as many unsettled deliveries as a link may",
             link=self.name,
             peer=self.connection.peer,
             user=self.connection.user,

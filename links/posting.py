@@ -100,8 +100,8 @@ class Posting(Incoming):
     def __init__(
         self, connection: Carrier, pointer: engine.Pointer, address: Address | None, continues: bool, rejects: bool
     ) -> None:
-        limits = connection.service.limits
-        super().__init__(connection, pointer, limits.link_credit, int(limits.max_message_size_bytes))
+        service = connection.service
+        super().__init__(connection, pointer, service.bounds.link_credit, int(service.limits.max_message_size_bytes))
         connection.posting += 1
         self.address: Address | None = address
         self._partial_txn: Transaction | None = None

@@ -107,7 +107,8 @@ def overdue(found: Transaction, look: Look) -> Finding | None:
     if not found.is_open:
         return None
     declared = age(declared_at(found.txn_id), look.seen_at)
-    repair = f'ask the producer, then coordinator resolve {found.txn_id} --rollback --reason "overdue" (or --commit)'
+    resolve = f'coordinator transaction resolve {found.txn_id} --rollback --reason "overdue" (or --commit)'
+    repair = f"ask the producer, then {resolve}"
     if found.listed is None:
         detail = (
             f"declared {declared} ago; {found.halves} halves are stored, there is no op, and it is not listed as"

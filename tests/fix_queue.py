@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from coordinator.bounds import Bounds
 from coordinator.group.entries import Entry
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
 from coordinator.memory import Account
 from coordinator.outcomes import Outcome
-from coordinator.settings import LimitSettings
 
 
 class Consumer:
@@ -61,8 +61,8 @@ class Instance:
     def __init__(self, peers: int) -> None:
         self.instance_id = 1
         self.peers = peers
-        self.limits = LimitSettings()
-        self.memory = Account(self.limits, 1 << 30)
+        self.bounds = Bounds()
+        self.memory = Account(self.bounds, 1 << 30)
         self.loop = SimpleNamespace(call_later=lambda seconds, callback: None)
 
 

@@ -216,7 +216,7 @@ class Reading:
         known = len(queue.free.hungry)
         if not wanted:  # else no consumer with room may have what is ready (undeliverable-here)
             known += sum(group.ticket == ticket for _, ticket, group in queue.free.ready)
-        most = min(ahead - known, queue.instance.limits.window_messages - queue.ready, MOST_GROUPS)
+        most = min(ahead - known, queue.instance.bounds.window_messages - queue.ready, MOST_GROUPS)
         for _ in range(2):
             self._turn = not self._turn
             if self._turn:
@@ -230,7 +230,7 @@ class Reading:
         queue = self._queue
         if not wanted:
             return False
-        window = queue.instance.limits.window_messages
+        window = queue.instance.bounds.window_messages
         memory = queue.instance.memory
         if window - queue.ready < min(wanted, _FEW, window // 4) or queue.window_octets >= memory.window_bytes:
             self._make_room()

@@ -57,10 +57,10 @@ class Aside:
         """Take what no consumer takes out of the window, where it is in the way of others."""
         window = self._window
         queue = window.queue
-        limits, memory = queue.instance.limits, queue.instance.memory
+        bounds, memory = queue.instance.bounds, queue.instance.memory
         if memory.windows_full:
             return
-        if 2 * len(window) < limits.window_messages and 2 * window.octets < memory.window_bytes:
+        if 2 * len(window) < bounds.window_messages and 2 * window.octets < memory.window_bytes:
             return
         keys = {consumer.key for consumer in queue.takers}
         if not keys:
@@ -281,9 +281,9 @@ class Window:
         if self.more or self.loading:
             return False
         queue = self.queue
-        limits = queue.instance.limits
+        bounds = queue.instance.bounds
         have = len(self) + self.reserved
-        if have >= limits.window_messages or self.octets + size > queue.instance.memory.window_room:
+        if have >= bounds.window_messages or self.octets + size > queue.instance.memory.window_room:
             return False
         if queue.instance.peers and have >= queue.wanted():
             return False  # another instance may have a consumer that takes it now
@@ -462,7 +462,7 @@ class Window:
         have = len(self) + self.reserved
         # one instance alone reads ahead; no consumer with room may have what is here still (undeliverable-here)
         ahead = wanted - self.reserved if instance.peers else max(2 * wanted, _FEW)
-        most = min(instance.limits.window_messages - have, ahead)
+        most = min(instance.bounds.window_messages - have, ahead)
         octets = instance.memory.window_bytes - self.octets
         if instance.memory.windows_full:  # one message
             most, octets = min(most, _FEW), min(octets, 1)

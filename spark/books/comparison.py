@@ -157,7 +157,7 @@ class _Comparison:
         """R22, of a row: decided in the book, undecided here."""
         decision = f.when(f.col("book_committed"), "commit").otherwise("rollback")
         resolve = f.format_string(
-            'coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
+            'coordinator transaction resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
         )
         return Case(
             kind="undecided-but-known",

@@ -123,7 +123,7 @@ def _named_by(instance: Instance, name: str, *makers: Maker | None) -> list[Addr
 
 @pytest.mark.rule("S4")
 def test_an_address_that_several_name_at_once_is_made_by_one_that_may(instance: Instance) -> None:
-    most = instance.service.limits.addresses_per_connection
+    most = instance.service.bounds.addresses_per_connection
     full, other, last = Maker(most), Maker(0), Maker(0)
     first, second, third = _named_by(instance, "orders", full, other, last)
     assert isinstance(first, Address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.bounds import Bounds
 from coordinator.group import window as window_module
 from coordinator.group.entries import Entry
 from coordinator.group.queues import Queue
@@ -30,7 +31,7 @@ def refused(queue: Queue, count: int, octets: int = 1) -> list[Entry]:
 def window(consumer: Consumer, *, most: int = 10, octets: int = 1 << 20) -> Window:
     """Of a queue with this consumer; bounded."""
     queue = queue_of([consumer])
-    queue.instance.limits = queue.instance.limits.model_copy(update={"window_messages": most, "window_bytes": octets})
+    queue.instance.bounds = Bounds(window_messages=most, window_bytes=octets)
     queue.instance.memory.window_bytes = octets
     return queue.normal
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from coordinator.bounds import Bounds
 from coordinator.group import loading
 from coordinator.group import window as window_module
 from coordinator.group.entries import Entry
 from coordinator.group.window import Window
 from coordinator.memory import Account
-from coordinator.settings import LimitSettings
 from store.commit.terms import Rank
 
 SLACK = 1000
@@ -24,9 +24,9 @@ class Instance:
     """Remembers the loads and the timers."""
 
     peers = 1
-    limits = SimpleNamespace(window_messages=100, window_bytes=1 << 20)
+    bounds = SimpleNamespace(window_messages=100, window_bytes=1 << 20)
     ids = SimpleNamespace(last=NEWEST)
-    memory = Account(LimitSettings(), 1 << 30)
+    memory = Account(Bounds(), 1 << 30)
 
     def __init__(self) -> None:
         self.asked_above: list[int] = []

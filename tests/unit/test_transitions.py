@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.bounds import Bounds
 from coordinator.check_back import Checkable, look_at_group
 from coordinator.checkable import CheckTerms, OwnCheckTerms
 from coordinator.errors import Condition, Refusal
@@ -20,7 +21,7 @@ from coordinator.instance import Instance
 from coordinator.memory import Account
 from coordinator.outcomes import ACCEPTED, FAILED, Outcome
 from coordinator.retirement import Departure, Retirement
-from coordinator.settings import LimitSettings, TransactionSettings
+from coordinator.settings import TransactionSettings
 from coordinator.settlements import Settlement, Settlements
 from coordinator.transactions import Transaction
 from coordinator.transitions import (
@@ -124,11 +125,10 @@ class Host:
 
     def __init__(self) -> None:
         self.units: list[object] = []
-        limits = LimitSettings()
         instance: Any = SimpleNamespace(
             commit=SimpleNamespace(add=lambda unit, *_: self.units.append(unit)),
             transaction_limits=TransactionSettings(),
-            memory=Account(limits, 1 << 30),
+            memory=Account(Bounds(), 1 << 30),
             loop=SimpleNamespace(call_later=lambda *_: None),
             disk_low=False,
         )

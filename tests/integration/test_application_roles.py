@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from psycopg import errors
 from psycopg.types.json import Jsonb
-from store.application.rights import VIEWS
 
 from store import migrations
+from store.roles import VIEWS
 from tests.fix_application import Application, post
 from tests.fix_command import Command
 from tests.fix_postgres import log_in

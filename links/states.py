@@ -199,7 +199,7 @@ def plain_outcome(delivery: engine.Pointer, state: int) -> Outcome | None:
 
 
 #: the delivery state of each outcome on the wire
-CODE = {
+CODE: dict[Kind, int] = {
     Kind.ACCEPTED: engine.ACCEPTED,
     Kind.REJECTED: engine.REJECTED,
     Kind.RELEASED: engine.RELEASED,

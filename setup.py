@@ -11,19 +11,19 @@ _CAREFUL = ["-O2", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2", "-Wall", "
 # Without a compiler, or when it fails, the twins in Python run: `coordinator --version` says so.
 _extensions = [
     Extension(module, [module.replace(".", "/") + ".c"], extra_compile_args=_CAREFUL, optional=True)
-    for module in ("coordinator.codec._scan", "links._frames", "links._steps", "store._packing")
+    for module in ("store.codec._scan", "links._frames", "links._steps", "store._packing")
 ]
 
 # What runs for each message; docs/explanation/architecture.md says how the source has to be for it.
 _HOT = {
-    "coordinator/codec": "encoding message",
-    "coordinator/group": "deliveries entries fifo lanes loading queues ready serving window",
+    "coordinator/group": "deliveries entries fifo lanes queues ready refused serving units window",
     "coordinator/address": "enqueue nodes",
     "coordinator": "checkable control in_store instance memory outcomes posts registry retirement service transaction "
     "transitions",
     "links": "browsing checking client connection consuming control_link dispositions endpoints engine frames incoming "
     "link look loop outgoing output posting reactor said states steps tls",
     "store/commit": "batch checkable group_commit large parameters statements terms turns",
+    "store/codec": "encoding message",
     "store": "arrays ids libpq",
 }
 _RULES = [f"{folder}/{name}.py" for folder, names in _HOT.items() for name in names.split()]

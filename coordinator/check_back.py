@@ -20,7 +20,8 @@ import structlog
 
 from coordinator.address.addresses import UNANSWERED
 from coordinator.address.dead_letters import CHECK_COUNT, ORIGINAL_ADDRESS, PRODUCER_GROUP, TXN_ID
-from coordinator.codec.encoding import (
+from coordinator.group.entries import POSTGRES_EPOCH, now_micros
+from store.codec.encoding import (
     DecodeError,
     encode_binary,
     encode_boolean,
@@ -30,7 +31,7 @@ from coordinator.codec.encoding import (
     encode_timestamp,
     encode_uint,
 )
-from coordinator.codec.message import (
+from store.codec.message import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
     HEADER,
@@ -40,7 +41,6 @@ from coordinator.codec.message import (
     data_front,
     sections,
 )
-from coordinator.group.entries import POSTGRES_EPOCH, now_micros
 from store.commit.terms import BEFORE, INFINITY
 from store.errors import AddressGone, StoreError
 from store.ids import EPOCH_MS
@@ -107,9 +107,9 @@ def _annotations_section(annotations: list[bytes]) -> bytes:
 
 
 def _with_annotations(message: bytes, found: list[Section], annotations: list[bytes]) -> bytes:
-    header = b"".join(message[each.start : each.end] for each in found if each.code == HEADER)
-    rest = [each for each in found if each.code > DELIVERY_ANNOTATIONS]
-    return header + _annotations_section(annotations) + (message[rest[0].start : rest[-1].end] if rest else b"")
+    header = b"".join(message[start:end] for code, start, _, end in found if code == HEADER)
+    rest = [(start, end) for code, start, _, end in found if code > DELIVERY_ANNOTATIONS]
+    return header + _annotations_section(annotations) + (message[rest[0][0] : rest[-1][1]] if rest else b"")
 
 
 # Where in time an instance looks for transactions that are to be checked (rule H12).

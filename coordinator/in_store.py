@@ -18,7 +18,6 @@ import structlog
 from coordinator.address.addresses import shown
 from coordinator.address.nodes import resource_deleted
 from coordinator.checkable import NOTHING_ASKED, asked_terms, producer_group
-from coordinator.codec.message import PRODUCER_GROUP
 from coordinator.errors import Condition, Refusal
 from coordinator.group import deliveries
 from coordinator.group.entries import POSTGRES_EPOCH, now_micros
@@ -35,6 +34,7 @@ from coordinator.transitions import (
     after,
 )
 from store import reasons
+from store.codec.message import PRODUCER_GROUP
 from store.commit.checkable import Declared, Settled
 from store.commit.terms import PLAIN
 from store.decisions import Undecided
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
     from coordinator.address.nodes import Address
     from coordinator.checkable import CheckTerms, OwnCheckTerms
-    from coordinator.codec.message import Facts
     from coordinator.control import Control
     from coordinator.group.entries import Entry
     from coordinator.outcomes import Outcome
     from coordinator.posts import PostLink
     from coordinator.transaction import Transaction
+    from store.codec.message import Facts
     from store.commit.batch import Batch, Unit
     from store.commit.terms import Terms
     from store.decisions import Decision

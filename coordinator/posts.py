@@ -13,11 +13,11 @@ import structlog
 
 from coordinator.address.nodes import Address, look_at_target, resource_deleted
 from coordinator.address.permissions import unauthorized
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import NO_FACTS, examine, to_of
 from coordinator.errors import Condition, Refusal
 from coordinator.in_store import look_at_group
 from coordinator.memory import POST_OCTETS
+from store.codec.encoding import DecodeError
+from store.codec.message import NO_FACTS, examine, to_of
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError
 from store.permissions import Verb

@@ -83,13 +83,13 @@ class Registry:
         """
         undecided = self._undecided.get(owner, 0)
         memory = self.instance.memory
-        most, setting = self.instance.limits.transactions_per_connection, "limits.transactions_per_connection"
+        most, now = self.instance.bounds.transactions_per_connection, ""
         if len(self.txns) >= memory.most_transactions and memory.fair_transactions < most:
-            most, setting = memory.fair_transactions, "its fair share of limits.memory_bytes now"
+            most, now = memory.fair_transactions, " now, its fair share of limits.memory_bytes"
         if undecided >= most:
             raise Refusal(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"a connection has at most {most} undecided transactions ({setting}): discharge some first",
+                f"a connection has at most {most} undecided transactions{now}: discharge some first",
             )
         self._undecided[owner] = undecided + 1
         txn = Transaction(self, self._ids.next(user), owner, control, timeout)
@@ -205,7 +205,7 @@ class Registry:
         """Roll back transactions whose time is over (T14); register those that live longer than a moment."""
         self.instance.loop.call_later(SWEEP_SECONDS, self.sweep)
         now = time.monotonic()
-        register_after = self.instance.transaction_limits.register_after_seconds
+        register_after = self.instance.bounds.register_after_seconds
         unknown: list[Transaction] = []
         for txn in list(self.working.values()):
             age = now - txn.began

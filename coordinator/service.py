@@ -9,6 +9,7 @@ from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
 from coordinator.address.permissions import Permissions
 from coordinator.address.subscriptions import Subscriptions
+from coordinator.bounds import USUAL
 from coordinator.check_back import Checks, Exhaustion
 from coordinator.group.schedule import Schedule, StoredExpiry
 from coordinator.group.serving import Queues
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from coordinator.address.addresses import AddressPolicy
+    from coordinator.bounds import Bounds
     from coordinator.errors import Refusal
     from coordinator.settings import Settings
     from store.libpq import Connection
@@ -47,21 +49,21 @@ class Service:
         registration: Registration,
         *,
         fenced: Callable[[], None],
+        bounds: Bounds = USUAL,
     ) -> None:
         self.store_id = registration.store_id
         self.instance = instance = Instance(
             loop,
             settings,
+            bounds,
             url,
             registration,
             given_up=lambda: self._peers.given_up(),
             notified=lambda channel, payload: self._peers.notified(channel, payload),
             connected=lambda: self._connected(),
         )
-        self.loop = loop
-        self.limits = settings.limits
-        self.memory = instance.memory
-        self.commit = instance.commit
+        self.loop, self.limits, self.bounds = loop, settings.limits, bounds
+        self.memory, self.commit = instance.memory, instance.commit
         #: set while the database has no connection left for this instance: new connections are refused with it
         self.starved: Refusal | None = None
         #: octets in memory of deliveries that are not complete

@@ -8,10 +8,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from coordinator.codec.encoding import encode_list, encode_string, encode_symbol, encode_uint, skip
 from coordinator.errors import Condition
 from links import performatives
 from links.performatives import ATTACH, BEGIN, CLOSE, FLOW, starts_of
+from store.codec.encoding import encode_list, encode_string, encode_symbol, encode_uint, skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable

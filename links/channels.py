@@ -11,12 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator.codec.encoding import DecodeError, encode_string, scalar
 from coordinator.errors import Condition, Refusal
 from links import engine, performatives
 from links.incoming import Incoming
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER, Performative
 from links.said import LinkState
+from store.codec.encoding import DecodeError, encode_string, scalar
 
 if TYPE_CHECKING:
     from coordinator.service import Service
@@ -268,7 +268,7 @@ class Channels:
             return None
         handle = found.number(1) or 0
         if handle > self._handle_max:
-            text = f"an attach with the handle {handle}: at most {self._handle_max} was expected (limits.handle_max)"
+            text = f"an attach with the handle {handle}: expected at most our handle-max, {self._handle_max}"
             raise Broken(Condition.FRAMING_ERROR, text)
         if handle in channel.links:
             raise Refusal(Condition.HANDLE_IN_USE, f"an attach with the handle {handle}, which another link has")

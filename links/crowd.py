@@ -36,7 +36,7 @@ class Crowd(Generic[ClientT]):
         """The connection that is to be closed for it, where too many are not open: one of those of the address that has
         the most, picked at random, so that neither who is first nor who is last keeps all others out.
         """
-        limits = connection.service.limits
+        limits, most = connection.service.limits, connection.service.bounds.connections_unopened
         origin = origin_of_peer(connection.peer)
         self._from[origin] += 1
         self._unopened.setdefault(origin, {})[connection] = None
@@ -44,11 +44,11 @@ class Crowd(Generic[ClientT]):
         count = connection.service.memory.connections
         if count > 2 * limits.connections or self._from[origin] > 2 * limits.connections_per_address:
             return connection  # far too many: closed without an answer
-        if self._count_unopened <= limits.connections_unopened:
+        if self._count_unopened <= most:
             return None
-        most = max(self._unopened.values(), key=len)
-        chosen = secrets.choice(list(most))
-        log.info("connection closed: too many are not open (limits.connections_unopened)", peer=chosen.peer)
+        crowd = max(self._unopened.values(), key=len)
+        chosen = secrets.choice(list(crowd))
+        log.info("connection closed: too many are not open", most=most, peer=chosen.peer)
         return chosen
 
     def opens(self, connection: ClientT) -> Refusal | None:

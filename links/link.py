@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
 from links import amending, container, engine, performatives, states
+from store.codec.encoding import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

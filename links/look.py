@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
 from links import channels, engine, frames, performatives
 from links.channels import MOST_CREDIT, Before, Broken, Channels
 from links.performatives import ATTACH, CLOSE, FLOW, OPEN, TRANSFER, Performative
+from store.codec.encoding import DecodeError, encode_uint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -133,7 +133,7 @@ class Ticks:
     def begin(self, connection: Connection) -> None:
         self._connections[connection.number] = connection
         self._tick(connection)
-        seconds = connection.service.limits.opening_seconds
+        seconds = connection.service.bounds.opening_seconds
         if not self._looks_at_unopened:
             self._looks_at_unopened = True
             self._reactor.call_later(seconds, self._end_unopened)
@@ -208,7 +208,8 @@ class Ticks:
         """What opens it may lie in the socket: this process may have been stopped."""
         self._reactor.read(connection)
         if self._unopened.pop(connection, None) is not None:
-            log.info("connection closed: it was not opened in time (limits.opening_seconds)", peer=connection.peer)
+            seconds = connection.service.bounds.opening_seconds
+            log.info("connection closed: it was not opened in time", seconds=seconds, peer=connection.peer)
             self._reactor.close(connection)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from coordinator.codec.encoding import encode_boolean, encode_list, encode_uint
 from links import frames, performatives
 from links.performatives import ATTACH, BEGIN, DETACH, FLOW
+from store.codec.encoding import encode_boolean, encode_list, encode_uint
 
 #: a frame's size and channel, as the engine writes them, and what is up to its descriptor
 _HEAD = Struct(">I2xH3x")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from proton import symbol, uint
 
-from coordinator.codec.encoding import DecodeError, decode, pairs, skip
 from coordinator.errors import Condition, Refusal
 from links import container, engine, values
+from store.codec.encoding import DecodeError, decode, pairs, skip
 
 if TYPE_CHECKING:
     from coordinator.service import Service

@@ -10,7 +10,10 @@ from functools import lru_cache
 
 import structlog
 
-from coordinator.codec.encoding import (
+from coordinator.errors import Refusal
+from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
+from links import engine
+from store.codec.encoding import (
     DecodeError,
     decode,
     encode_binary,
@@ -21,10 +24,7 @@ from coordinator.codec.encoding import (
     pairs,
     skip,
 )
-from coordinator.codec.values import Described, Symbol
-from coordinator.errors import Refusal
-from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
-from links import engine
+from store.codec.values import Described, Symbol
 
 log = structlog.get_logger(__name__)
 

@@ -1250,7 +1250,7 @@ begin
     select from pg_roles r where r.rolname = belongs and pg_has_role(asking, r.oid, 'member')) then
     raise exception 'coordinator.first_time: the consumer "%" belongs to the role "%", and "%" is no member of it',
       left($1, 100), belongs, asking using errcode = '{_outbox.OTHERS}',
-      hint = 'Ask with another name, or have this one granted: coordinator grant-sql ROLE --inbox NAME';
+      hint = 'Ask with another name, or have this one granted: coordinator role grant --application ROLE --inbox NAME';
   end if;
   insert into {SCHEMA}.inbox (consumer, message_id) values ($1, $2) on conflict do nothing;
   return found;

@@ -7,15 +7,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.codec import message
 from links import frames
 from store import arrays
+from store.codec import message
 from tests import prepared
 from tests.fix_night import by_night
 from tests.fuzz.compiled import installed
@@ -39,16 +39,22 @@ def compiler() -> str:
 
 
 @pytest.fixture(scope="session")
-def compiled_rules(pytestconfig: pytest.Config) -> Path:
-    """The packages with the rules compiled by mypyc: optimized, as users have them, but by day."""
+def compile_rules(pytestconfig: pytest.Config) -> Callable[[], subprocess.CompletedProcess[str]]:
+    """Has mypyc compile them where that was not done: optimized, as users have them, but by day."""
     by_day = not pytestconfig.getoption("night") and prepared.TREES[0] == prepared.ROOT
-    done = subprocess.run(
-        [prepared.ROOT / ".ci" / "build"],
-        env={**os.environ, "RULES_OPTIMIZATION": "0" if by_day else "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    given = {**os.environ, "RULES_OPTIMIZATION": "0" if by_day else "2"}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        build = prepared.ROOT / ".ci" / "build"
+        return subprocess.run([build], env=given, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def compiled_rules(compile_rules: Callable[[], subprocess.CompletedProcess[str]]) -> Path:
+    """The packages with the rules compiled by mypyc."""
+    done = compile_rules()
     assert done.returncode == 0, done.stdout + done.stderr
     return prepared.ROOT / "build" / "compiled"
 

@@ -47,16 +47,24 @@ class Service:
     """One service. It can be stopped, killed, and started again on the same data folder and the same port."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str], constants: Mapping[str, float] | None = None) -> None:
-        """``folder``: for its data. ``settings``: by dotted name, such as ``addresses.create``. ``constants``: those of
-        its modules that are not as in the sources, of timers that a test would wait for.
+        """``folder``: for its data. ``settings``: by dotted name, such as ``addresses.create``; ``bounds.`` and a name
+        is one of :class:`coordinator.bounds.Bounds`. ``constants``: those of its modules that are not as in the
+        sources, of timers that a test would wait for.
         """
         self.data_dir = folder / "data"
         self.port = 0
         self.ports: list[int] = []
         # A server of its own, unless one is given.
         self._store = {} if "database_url" in settings else {"COORDINATOR_DATA_DIR": str(self.data_dir)}
-        self._settings = {f"COORDINATOR_{name.upper().replace('.', '__')}": value for name, value in settings.items()}
-        self._constants = {prepared.CONSTANTS: json.dumps(constants)} if constants else {}
+        bounds = {name for name in settings if name.startswith("bounds.")}
+        self._settings = {
+            f"COORDINATOR_{name.upper().replace('.', '__')}": value
+            for name, value in settings.items()
+            if name not in bounds
+        }
+        smaller = {f"coordinator.bounds.USUAL.{name.partition('.')[2]}": json.loads(settings[name]) for name in bounds}
+        others = {**(constants or {}), **smaller}
+        self._constants = {prepared.CONSTANTS: json.dumps(others)} if others else {}
         self._process: prepared.Process | prepared.Plain | None = None
         self._lines: list[dict[str, Any]] = []
         self._news = threading.Condition()

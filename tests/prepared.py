@@ -213,9 +213,10 @@ def _become(request: tuple[list[str], dict[str, str]], files: list[int]) -> NoRe
         os.close(descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, value in json.loads(environment.pop(CONSTANTS, "{}")).items():
-        module, _, constant = name.rpartition(".")
-        assert hasattr(sys.modules[module], constant), name
-        setattr(sys.modules[module], constant, value)
+        holder, _, constant = name.rpartition(".")
+        found = vars(pkgutil.resolve_name(holder))  # of a module, or of what never changes otherwise
+        assert constant in found, name
+        found[constant] = value
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

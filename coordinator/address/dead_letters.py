@@ -13,7 +13,7 @@ from uuid import UUID
 import structlog
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, AddressInvalid, check_name, dead_letter_name
-from coordinator.codec.encoding import (
+from store.codec.encoding import (
     MOST_PAIRS,
     DecodeError,
     decode,
@@ -26,7 +26,7 @@ from coordinator.codec.encoding import (
     pairs,
     skip,
 )
-from coordinator.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
+from store.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
 from store.commit.large import CopiedHalf
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble, StoreUnavailable

@@ -20,7 +20,6 @@ from coordinator.address.nodes import Address, resource_deleted
 from coordinator.address.permissions import unauthorized
 from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
-from coordinator.group import loading
 from coordinator.group.policies import IMMEDIATE, OwnPolicies, Policies, Retry, RetryInvalid, parse_retry
 from store.errors import StoreError
 from store.permissions import Verb
@@ -120,7 +119,7 @@ class Directory:
         #: by name and origin: the service may make addresses for itself that clients may not
         self._waiting: dict[tuple[str, str], list[tuple[Found, Maker | None]]] = {}
         #: How often an address in use is noted in the store; one without a note is removed after four such times.
-        self._note_seconds = policy.unused_seconds / 4
+        self._note_seconds = addresses.UNUSED.total_seconds() / 4
         self._notes = False
         #: names of dynamic ones that have ended, and may be in the store still
         self._ended: set[str] = set()
@@ -283,7 +282,7 @@ class Directory:
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
             self._tell(name, origin, Refusal(condition, new.message))
             return
-        most = self._instance.limits.addresses_per_connection
+        most = self._instance.bounds.addresses_per_connection
         try:
             maker = self._named_by(name, origin)
         except Refusal as refusal:
@@ -378,7 +377,7 @@ class Directory:
             del self._known[name]
             for queue in address.queues:
                 if queue.idle:
-                    loading.share(queue)
+                    queue.share()
 
     def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
         for callback, _ in self._waiting.pop((name, origin), ()):
@@ -441,5 +440,5 @@ def _retry(name: str, text: str) -> Retry:
 
 
 def _too_many(most: int) -> Refusal:
-    text = f"a connection makes at most {most} addresses (limits.addresses_per_connection)"
+    text = f"a connection makes at most {most} addresses: expected an address that exists, or another connection"
     return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)

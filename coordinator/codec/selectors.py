@@ -35,10 +35,10 @@ from weakref import WeakValueDictionary, finalize
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 
-from coordinator.codec.encoding import DecodeError, pairs, scalar, skip
-from coordinator.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
 from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
+from store.codec.encoding import DecodeError, pairs, scalar, skip
+from store.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
 
 if TYPE_CHECKING:
     from coordinator.memory import Account

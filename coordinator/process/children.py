@@ -105,7 +105,7 @@ class Programs:
     """The children of a supervisor, which itself imports neither links nor commands."""
 
     worker: Program
-    watch: Program
+    recovery: Program
     maintenance: Program
     metrics: Program
 

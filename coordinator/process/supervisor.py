@@ -110,7 +110,7 @@ class Supervisor:
         self._metrics: list[socket.socket] = []
         self._measuring: Kept | None = None
         #: children that ask the database, and may wait for it
-        self._kept = [Kept("watch over the instances", self._start_watch)]
+        self._kept = [Kept("recovery", self._start_recovery)]
         self._maintenance: Child | None = None
         self._maintenance_at = time.monotonic() + _MAINTENANCE_DELAY_SECONDS
         #: None: the service uses a server that others run
@@ -340,10 +340,10 @@ class Supervisor:
 
     # -- children that ask the database
 
-    def _start_watch(self) -> Child | None:
-        child = self._spawn("coord-watch", self._programs.watch)
+    def _start_recovery(self) -> Child | None:
+        child = self._spawn("coord-recover", self._programs.recovery)
         if child is not None:
-            child.heard = self._told_by_watch
+            child.heard = self._told_by_recovery
         return child
 
     def _listen_for_metrics(self) -> None:
@@ -365,7 +365,7 @@ class Supervisor:
             self._maintenance_at = now + _MAINTENANCE_SECONDS
             self._maintenance = self._spawn("coord-maintain", self._programs.maintenance, database_url=self._owner_url)
 
-    def _told_by_watch(self, words: Mapping[str, Any]) -> None:
+    def _told_by_recovery(self, words: Mapping[str, Any]) -> None:
         """Kill workers whose instance was given up: they would accept connections and never answer."""
         for pid, start in words.get("ended", ()):
             for worker in self._workers:

@@ -25,34 +25,6 @@ PROPERTIES = (
     ("reply-to-group-id", "string"),
 )
 
-#: Of BLAKE2b (RFC 7693): its initial values, and the order of the words in each round.
-_IV = (
-    0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
-    0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,
-)  # fmt: skip
-_SIGMA = (
-    (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-    (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
-    (11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4),
-    (7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8),
-    (9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13),
-    (2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9),
-    (12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11),
-    (13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10),
-    (6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5),
-    (10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0),
-)
-_MIXED = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15), (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13),
-          (3, 4, 9, 14))  # fmt: skip
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _numbers(values: tuple[int, ...]) -> str:
-    return ",\n    ".join(f"'{_signed(each)}'::int8" for each in values)
-
 
 def objects(schema: str) -> tuple[str, ...]:
     """The functions, in the order in which they are made."""
@@ -62,7 +34,7 @@ def objects(schema: str) -> tuple[str, ...]:
         *_fields(schema),
         *_sections(schema),
         _check(schema),
-        *_group_key(schema),
+        _group_key(schema),
         _new_id(schema),
     )
 
@@ -222,7 +194,7 @@ end $$""",
 
 
 def _check(schema: str) -> str:
-    # The sections of a message, as coordinator/codec/message.py checks them: their order, the types of their values and
+    # The sections of a message, as store/codec/message.py checks them: their order, the types of their values and
     # their sizes, and the fields of the header. Other values that hold values are not looked into. Returns at which
     # octet it is no message; null: it is one.
     return f"""
@@ -283,79 +255,14 @@ begin
 end $$"""
 
 
-def _mixing(schema: str) -> str:
-    """A round of BLAKE2b on the words ``v``, with those of the message in the order ``s``."""
-    return "\n".join(
-        f"""
-      v[{a}] := {schema}.sum_64(v[{a}], v[{b}], m[s[{2 * i + 1}]]);
-      v[{d}] := {schema}.turned_64(v[{d}] # v[{a}], 32);
-      v[{c}] := {schema}.sum_64(v[{c}], v[{d}], 0);
-      v[{b}] := {schema}.turned_64(v[{b}] # v[{c}], 24);
-      v[{a}] := {schema}.sum_64(v[{a}], v[{b}], m[s[{2 * i + 2}]]);
-      v[{d}] := {schema}.turned_64(v[{d}] # v[{a}], 16);
-      v[{c}] := {schema}.sum_64(v[{c}], v[{d}], 0);
-      v[{b}] := {schema}.turned_64(v[{b}] # v[{c}], 63);""".strip("\n")
-        for i, (a, b, c, d) in enumerate(tuple(each + 1 for each in words) for words in _MIXED)
-    )
-
-
-def _group_key(schema: str) -> tuple[str, ...]:
-    """BLAKE2b with 8 octets: what :func:`coordinator.group.lanes.message_group` takes."""
-    steps = _mixing(schema)
-    sigma = ",\n    ".join(f"[{', '.join(str(each + 1) for each in row)}]" for row in (*_SIGMA, *_SIGMA[:2]))
-    first = _signed(_IV[0] ^ 0x01010000 ^ 8)
-    return (
-        f"""
-create function {schema}.sum_64(a int8, b int8, c int8) returns int8 language sql immutable as $$
-  select (((a >> 32) & 4294967295) + ((b >> 32) & 4294967295) + ((c >> 32) & 4294967295)
-          + (((a & 4294967295) + (b & 4294967295) + (c & 4294967295)) >> 32) << 32)
-         | (((a & 4294967295) + (b & 4294967295) + (c & 4294967295)) & 4294967295)
-$$""",
-        f"""
-create function {schema}.turned_64(a int8, places int4) returns int8 language sql immutable as $$
-  select ((a >> places) & ((1::int8 << (64 - places)) - 1)) | (a << (64 - places))
-$$""",
-        # The message group that a group-id names, as the services number it: of an entry on an address of kind fifo.
-        f"""
-create function {schema}.group_key(group_id text) returns int8 language plpgsql immutable as $$
-declare
-  octets constant bytea := convert_to(group_id, 'UTF8');
-  size constant int4 := octet_length(octets);
-  padded constant bytea := octets || decode(repeat('00', 128 * greatest(1, (size + 127) / 128) - size), 'hex');
-  blocks constant int4 := octet_length(padded) / 128;
-  sigma constant int4[] := array[{sigma}];
-  h int8[] := array['{first}'::int8, {_numbers(_IV[1:])}];
-  m int8[];
-  s int4[];
-  v int8[];
-begin
-  for block in 0 .. blocks - 1 loop
-    m := array(select ('x' || encode(substring(padded from 128 * block + 8 * w + 8 for 1)
-                 || substring(padded from 128 * block + 8 * w + 7 for 1)
-                 || substring(padded from 128 * block + 8 * w + 6 for 1)
-                 || substring(padded from 128 * block + 8 * w + 5 for 1)
-                 || substring(padded from 128 * block + 8 * w + 4 for 1)
-                 || substring(padded from 128 * block + 8 * w + 3 for 1)
-                 || substring(padded from 128 * block + 8 * w + 2 for 1)
-                 || substring(padded from 128 * block + 8 * w + 1 for 1), 'hex'))::bit(64)::int8
-                 from generate_series(0, 15) w order by w);
-    v := h || array[{_numbers(_IV)}];
-    v[13] := v[13] # least(size, 128 * (block + 1))::int8;
-    if block = blocks - 1 then
-      v[15] := ~v[15];
-    end if;
-    for round in 1 .. 12 loop
-      s := array(select sigma[round][w] from generate_series(1, 16) w order by w);
-{steps}
-    end loop;
-    h := array(select h[w] # v[w] # v[w + 8] from generate_series(1, 8) w order by w);
-  end loop;
-  -- the first word, its octets the other way round, as a number from 0 on: half of it, below 0
-  m := array[h[1]];
-  return (select ('x' || string_agg(lpad(to_hex((m[1] >> (8 * o)) & 255), 2, '0'), '' order by o))::bit(64)::int8
-            from generate_series(0, 7) o) >> 1 & 9223372036854775807 | (-9223372036854775807 - 1);
-end $$""",
-    )
+def _group_key(schema: str) -> str:
+    # The message group that a group-id names, as the services number it (message_group() in
+    # coordinator/group/lanes.py): of an entry on an address of kind fifo. A number below 0.
+    return f"""
+create function {schema}.group_key(group_id text) returns int8 language sql immutable as $$
+  select ('x' || encode(substring(sha256(convert_to(group_id, 'UTF8')) for 8), 'hex'))::bit(64)::int8 >> 1
+         | (-9223372036854775807 - 1)
+$$"""
 
 
 def _new_id(schema: str) -> str:

@@ -90,7 +90,7 @@ def test_checkers_operators_and_askers_are_told_that_it_takes_too_long(
     checks = {check.message.delivery_annotations[TXN_ID]: check for check in checker.take_many(2)}
     with committing(service, beside, txn) as ended, ThreadPoolExecutor() as pool:
         arguments = (str(uuid.UUID(bytes=txn)), "--commit", "--reason", "x")
-        resolved = pool.submit(service.command, "resolve", *arguments)
+        resolved = pool.submit(service.command, "transaction", "resolve", *arguments)
         asking = stranger.control()
         asked = asking.request(Discharge(txn_id=txn, fail=True))
         checks[txn].disposition(Accepted(), settled=False)

@@ -23,7 +23,7 @@ _UNSETTLED = 200
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with running_service({"limits.unsettled_per_link": str(_UNSETTLED)}) as service:
+    with running_service({"bounds.unsettled_per_link": str(_UNSETTLED)}) as service:
         yield service
 
 
@@ -86,7 +86,12 @@ def test_as_much_as_a_link_may_leave_unsettled(begin: Begin, address: str, servi
     assert len(receiver.drain()) == _UNSETTLED
     receiver.credit(5)
     session.sync()
-    told = [line for line in service.log_lines()[since:] if "unsettled_per_link" in line["event"]]
+
+    def full(line: dict[str, Any]) -> bool:
+        return "as many unsettled deliveries as a link may" in line["event"]
+
+    service.wait_for(full, since=since)
+    told = [line for line in service.log_lines(since) if full(line)]
     assert [(line["link"], line["unsettled"]) for line in told] == [(receiver.answer.name, _UNSETTLED)]
 
 

@@ -80,7 +80,7 @@ def test_orders_in_python_into_an_inbox_over_a_kill(
     with (tmp_path / "orders.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["id"]) for row in rows] == list(range(1, 61))
-    assert service.cli("outcome", rows[0]["txn_id"])
+    assert service.cli("transaction", "show", rows[0]["txn_id"])
     # its book, without the last of what it has done
     inbox.write_text("".join(inbox.read_text().splitlines(keepends=True)[:-1]))
     book = (EXAMPLES / "consumer_javascript" / "inbox_book.toml").read_text()

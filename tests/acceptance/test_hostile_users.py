@@ -64,9 +64,9 @@ def _make(service: Service, value: str, password: str) -> list[Result]:
     why = ("--reason", value[:900])
     return [
         _run(service, "user", "add", "--password-file", password, *why, "--", value),
-        _run(service, "user", "role", *why, "--", "known", value),
-        _run(service, "grant", "send,create", "--user", "known", *why, "--", value),
-        _run(service, "who-can", "send", "--", value),
+        _run(service, "user", "set", *why, f"--role={value}", "--", "known"),
+        _run(service, "permission", "grant", "send,create", "--user", "known", *why, "--", value),
+        _run(service, "permission", "list", "--who", "send", value),
     ]
 
 
@@ -100,7 +100,7 @@ def test_lists_have_them_and_no_control_character(made: Made, service: Service, 
     assert made
     more = () if form == "table" else ("--json",)
     users = _run(service, "user", "list", *more)
-    rights = _run(service, "permissions", *more)
+    rights = _run(service, "permission", "list", *more)
     audit = _run(service, "audit", "--format", form)
     for each in (users, rights, audit):
         assert each.exit_code == 0, each.output

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec.message import first_delivery
+from store.codec.message import first_delivery
 from tests.fix_night import by_night
 from tests.fix_service import Service
 from tests.fix_wire import Begin

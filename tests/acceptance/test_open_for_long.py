@@ -107,7 +107,7 @@ def _rivals_decide(service: Service, begin: Begin, held: Held, address: str) -> 
     check.disposition(Rejected() if fail else Accepted(), settled=False)
     assert check.settlement().settled
     decision = "--rollback" if fail else "--commit"
-    service.cli("resolve", str(uuid.UUID(bytes=held.rivals["command"])), decision, "--reason", "x")
+    service.cli("transaction", "resolve", str(uuid.UUID(bytes=held.rivals["command"])), decision, "--reason", "x")
 
 
 def _askers_are_answered(service: Service, begin: Begin, held: Held) -> None:
@@ -115,7 +115,7 @@ def _askers_are_answered(service: Service, begin: Begin, held: Held) -> None:
     refused = begin().control().discharge(held.alone)
     assert condition(refused) == "amqp:transaction:unknown-id"
     assert "is undecided" in refused.error.description
-    assert "undecided" in service.cli("outcome", str(uuid.UUID(bytes=held.alone)))
+    assert "undecided" in service.cli("transaction", "show", str(uuid.UUID(bytes=held.alone)))
 
 
 class Neighbour:

@@ -67,7 +67,7 @@ def _known(session: Session) -> None:
 def _policies(service: Service) -> Any:
     """All that is stored of them, and what was noted of their changes."""
     shown = json.loads(service.cli("address", "show", ADDRESS, "--json"))
-    groups = json.loads(service.cli("groups", ADDRESS, "--json"))
+    groups = json.loads(service.cli("group", "list", ADDRESS, "--json"))
     return shown, groups, service.cli("audit", "--format", "json")
 
 

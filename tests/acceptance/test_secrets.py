@@ -122,7 +122,7 @@ def _post(service: Service) -> None:
 def test_a_service_tells_no_secret(service: Service, store: Store, own_server: tuple[EmbeddedServer, str]) -> None:
     with connected(store.url) as connection:
         users.add(connection, "alice", verifiers.new(OF_A_USER))
-    assert service.command("grant", "all", "*", "--user", "alice").returncode == 0
+    assert service.command("permission", "grant", "all", "*", "--user", "alice").returncode == 0
     _log_in_rightly_and_wrongly(service)
     _post(service)
     family = _family(service.pid)
@@ -163,11 +163,11 @@ COMMANDS = [
     ("address", "list"),
     ("user", "list", "--json"),
     ("audit", "--format", "json"),
-    ("history", "0" * 32),
+    ("transaction", "show", "0" * 32),
     ("check",),
     ("migrate",),
     ("maintain",),
-    ("grant-roles", "--service", "keeper", "--sql"),
+    ("role", "grant", "--service", "keeper", "--sql"),
     ("archive", "write"),
 ]
 
@@ -179,7 +179,7 @@ def test_commands_tell_no_secret(command: Command, store: Store, wrong: bool, tm
         users.add(connection, "alice", verifiers.new(OF_A_USER))
     password = tmp_path / "password"
     password.write_text(OF_A_USER + "\n")
-    for arguments in (*COMMANDS, ("user", "password", "alice", "--password-file", str(password))):
+    for arguments in (*COMMANDS, ("user", "set", "alice", "--password-file", str(password))):
         done = command(*arguments, **given)
         assert _found((done.stdout + done.stderr).encode()) == [], arguments
 

@@ -306,9 +306,15 @@ def test_hostile_values_are_printed_safely(run: Run, database: Connection) -> No
         (("audit", "--what", "dance"), "--what: expected one of login-failed, resolve"),
         (("audit", "--since", "soon"), "--since: 'soon' is no time"),
         (("audit", "--until", "9999999999d"), "--until: '9999999999d' is no time"),
-        (("purge", "orders", "--reason", "x" * 1001), "--reason: expected 1 to 1000 characters of printable text"),
+        (
+            ("address", "purge", "orders", "--reason", "x" * 1001),
+            "--reason: expected 1 to 1000 characters of printable text",
+        ),
         (("user", "remove", "alice", "--reason", " "), "--reason: expected 1 to 1000 characters of printable text"),
-        (("revoke", "all", "x", "--user", "a", "--reason", "a\nb"), "--reason: expected 1 to 1000 characters"),
+        (
+            ("permission", "revoke", "all", "x", "--user", "a", "--reason", "a\nb"),
+            "--reason: expected 1 to 1000 characters",
+        ),
         (("repair", "--run", "1", "--reason", "\x1b"), "--reason: expected 1 to 1000 characters"),
     ],
 )

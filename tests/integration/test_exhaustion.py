@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from coordinator import check_back
-from coordinator.codec.encoding import encode_map, encode_string, encode_symbol
 from store.asking import Queries
+from store.codec.encoding import encode_map, encode_string, encode_symbol
 from store.commit.terms import BEFORE, INFINITY
 from store.errors import StoreError
 from store.ids import HalfIds

@@ -189,7 +189,7 @@ def test_a_name_is_for_the_role_that_used_it_first(applications: Applications, h
         with pytest.raises(psycopg.Error, match=r'the consumer "billing" belongs to the role "inbox_one') as refused:
             applications.ask("other", "billing", message_id, how=how)
         assert refused.value.sqlstate == OTHERS
-        assert "coordinator grant-sql ROLE --inbox NAME" in str(refused.value.diag.message_hint)
+        assert "coordinator role grant --application ROLE --inbox NAME" in str(refused.value.diag.message_hint)
     assert applications.ask("one", "billing", "2", how=how)
     assert applications.ask("other", "shipping", "1", how=how)
 

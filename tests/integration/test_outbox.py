@@ -13,10 +13,10 @@ from psycopg import errors
 from psycopg.types.json import Jsonb
 from sqlalchemy import Connection, text
 
-from coordinator.codec.message import VALUE, examine
 from coordinator.group.lanes import message_group
 from store import removal
 from store.application.outbox import MOST_OCTETS
+from store.codec.message import VALUE, examine
 from tests.fix_application import Application, post, stored
 from tests.fix_store import Rows
 from tests.wire.messages import Header, Properties, data, section

@@ -31,14 +31,13 @@ from tests.fix_store_driver import Truth, let_commits_wait
 _TABLES = "coordinator.op, coordinator.address, coordinator.half, coordinator.txn, coordinator.entry"
 _COMMANDS = {
     "check": 2,
-    f"outcome {uuid4()}": 2,
-    f"history {uuid4()}": 2,
-    "transactions": 1,
-    "stats": 1,
-    "groups": 1,
+    f"transaction show {uuid4()}": 2,
+    "message show 1": 2,
+    "transaction list": 1,
+    "group list": 1,
     "address list": 1,
     "address add orders": 1,
-    f"resolve {uuid4()} --rollback --reason late": 1,
+    f"transaction resolve {uuid4()} --rollback --reason late": 1,
 }
 
 

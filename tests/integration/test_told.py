@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.address.dead_letters import letter
-from coordinator.codec.encoding import MOST_PAIRS, encode_string, encode_symbol, encode_uint
 from store import set_aside
+from store.codec.encoding import MOST_PAIRS, encode_string, encode_symbol, encode_uint
 from tests.wire import types
 from tests.wire.messages import MESSAGE_ANNOTATIONS, Message, data, section
 from tests.wire.types import Symbol

@@ -6,12 +6,12 @@ import itertools
 from typing import TYPE_CHECKING, cast
 
 from coordinator import outcomes
-from coordinator.codec.encoding import encode_long, encode_map, encode_symbol
 from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
 from coordinator.outcomes import Kind
 from coordinator.posts import Relay
 from coordinator.retirement import Departure
+from store.codec.encoding import encode_long, encode_map, encode_symbol
 from tests.model import truth
 from tests.model.state import WHY_REJECTED, in_txn, rejected
 from tests.model.steps import AttachControl, AttachListener, AttachReceiver, AttachSender, Outcome, Post, Retire

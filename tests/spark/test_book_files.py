@@ -18,9 +18,8 @@ from pyspark.sql import functions as f
 
 from spark.books.description import BookError, Description, describe
 from spark.books.loading import unreadable
-from spark.books.numbers import LONGEST
 from spark.books.rows import open_book
-from spark.books.written import moment, number, pattern_without_zone, zone_of
+from spark.books.written import LONGEST, moment, number, pattern_without_zone, zone_of
 from tests.fix_night import by_night
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from coordinator.group.entries import Entry
-from coordinator.group.loading import Expiry
 from coordinator.group.policies import Policies, parse_retry
 from coordinator.group.serving import Queues
+from coordinator.group.units import Expiry
 from store.commit.batch import Batch
 from tests.fix_queue import Instance, queue_of
 

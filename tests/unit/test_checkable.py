@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coordinator.checkable import NOTHING_ASKED, CheckTerms, OwnCheckTerms, asked_terms, producer_group, terms
-from coordinator.codec.values import Symbol
 from coordinator.errors import Condition, Refusal
 from coordinator.settings import CheckSettings
+from store.codec.values import Symbol
 from tests.tables import all_cases
 
 

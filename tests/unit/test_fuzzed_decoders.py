@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec import encoding, message
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import examine
+from store.codec import encoding, message
+from store.codec.encoding import DecodeError
+from store.codec.message import examine
 from tests.fuzz.decoders import Decoders
 from tests.tables import all_cases
 from tests.wire.messages import Header, Properties, data, section

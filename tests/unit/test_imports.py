@@ -17,6 +17,7 @@ _PACKAGES = ("coordinator", "links", "store", "spark")
 
 _SPARK = "A reconciliation is built up: periods and columns, the source, frames, checks and books, the run"
 _ROOMS = "Inside coordinator the service is put together from rules that do not know it"
+_READS = "Of ours spark knows tables, ids, the codec and the archive's files alone"
 _CODEC = "Values, messages and selectors know no queue and no transaction"
 _ADDRESS = "Addresses: dead letters and subscriptions, entries of a message, the directory"
 _ACYCLIC = "No two modules of coordinator, or of links, need each other"
@@ -72,13 +73,14 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         by_night(
             "spark/planted.py",
             "import coordinator",
-            "Of ours spark knows the tables, ids and the archive's files alone",
+            _READS,
         ),
-        ("spark/planted.py", "import store", "Of ours spark knows the tables, ids and the archive's files alone"),
+        ("spark/planted.py", "import store", _READS),
         ("spark/ledger.py", "import spark.checks", _SPARK),
         ("spark/books/description.py", "import spark.books.rows", "A book is described, then opened, then compared"),
         ("coordinator/group/queues.py", "import coordinator.service", _ROOMS),
-        ("coordinator/codec/encoding.py", "import coordinator.codec.message", _CODEC),
+        ("store/codec/encoding.py", "import store.codec.message", _CODEC),
+        ("store/codec/planted.py", "import psycopg", "The codec knows no SQL"),
         ("store/commit/parts.py", "import store.commit.batch", _COMMIT),
         ("coordinator/address/directory.py", "import coordinator.address.dead_letters", _ADDRESS),
         ("coordinator/errors.py", "import coordinator.posts", _ACYCLIC),

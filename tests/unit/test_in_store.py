@@ -62,7 +62,7 @@ def entry(host: Host) -> Entry:
         group_id=1,
         policies=Policies(max_attempts=16, on_expiry="drop", fifo=False, dead_letters=False),
         done_with=host.left.append,
-        note_refused=lambda _: None,
+        refused=SimpleNamespace(remember=lambda _: None),
         in_store=lambda *_: None,
     )
     made = Entry(queue, 5, 5, b"x", 0, 0, b"")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec.encoding import DecodeError
 from links import performatives
+from store.codec.encoding import DecodeError
 from tests.tables import all_cases
 from tests.wire.frames import (
     RECEIVER,

@@ -13,7 +13,7 @@ from tests.fix_night import by_night
 
 CASES = [
     ("--version",),
-    ("history",),
+    ("transaction",),
     ("serve", "--listen", "nowhere"),
     ("address", "list", "--database-url", "postgresql://u:secret@/nowhere?host=/nowhere"),
 ]

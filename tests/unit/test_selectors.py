@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from coordinator.codec.selectors import DEEPEST, LONGEST, MOST_TOKENS, Selector, TurnShare
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
+from coordinator.group.refused import Refused
 from coordinator.group.selecting import Search
 from tests.tables import all_cases
 from tests.wire.frames import Record
@@ -356,7 +357,14 @@ def test_a_consumer_without_room_does_not_put_off_the_next_look_at_everything(mo
     queries = SimpleNamespace(ask=lambda *asked: None)
     instance: Any = SimpleNamespace(selecting=TurnShare(), peers=1, queries=queries, loop=loop)
     queue: Any = SimpleNamespace(
-        instance=instance, searches=[], returning=0, group_id=1, held={}, touch=lambda: None, entry_kind=Entry
+        instance=instance,
+        searches=[],
+        returning=0,
+        group_id=1,
+        held={},
+        touch=lambda: None,
+        entry_kind=Entry,
+        browse=lambda *asked: None,
     )
     consumer: Any = SimpleNamespace(room=0, draining=False)
     search = Search(queue, consumer, Selector("a = 1"))
@@ -379,6 +387,7 @@ def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -
     queue: Any = SimpleNamespace(
         instance=instance, searches=[], returning=0, group_id=1, held={}, touch=lambda: touched.append(True)
     )
+    queue.refused = Refused(queue)
     looked: list[bytes] = []
 
     class Slow(Selector):
@@ -387,7 +396,7 @@ def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -
             share.end = 1.0
             return False
 
-    consumer: Any = SimpleNamespace(room=10, draining=False)
+    consumer: Any = SimpleNamespace(key=1, room=10, draining=False)
     queue.entry_kind = Entry
     search = Search(queue, consumer, Slow("a = 1"))
     queue.searches.append(search)

@@ -163,7 +163,7 @@ def test_what_was_done_while_a_range_was_read_does_not_come_again() -> None:
     consumer.has = 10
     queue.changed(consumer)
     again = [Entry(queue, number, number, b"m", 0, 0, b"") for number in (1, 2, 3)]
-    queue.normal.loaded(again, True, 0)
+    queue.loaded(queue.normal, again, complete=True, version=0)
     queue.pump()
     assert consumer.got == [1, 2, 3]
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.bounds import Bounds
 from coordinator.checkable import CheckTerms, OwnCheckTerms
-from coordinator.codec.message import Facts
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.in_store import look_at_group
@@ -21,7 +21,7 @@ from coordinator.instance import Instance
 from coordinator.memory import Account
 from coordinator.outcomes import ACCEPTED, FAILED, Outcome
 from coordinator.retirement import Departure, Retirement, Settlement, Settlements
-from coordinator.settings import LimitSettings, TransactionSettings
+from coordinator.settings import TransactionSettings
 from coordinator.transaction import Transaction
 from coordinator.transitions import (
     DECIDED,
@@ -37,6 +37,7 @@ from coordinator.transitions import (
     TxnState,
     after,
 )
+from store.codec.message import Facts
 from store.commit.terms import PLAIN
 from store.errors import Locked, NotLeased, StoreFault
 from tests.fix_queue import Consumer, queue_of
@@ -123,11 +124,10 @@ class Host:
 
     def __init__(self) -> None:
         self.units: list[object] = []
-        limits = LimitSettings()
         instance: Any = SimpleNamespace(
             commit=SimpleNamespace(add=lambda unit, *_: self.units.append(unit)),
             transaction_limits=TransactionSettings(),
-            memory=Account(limits, 1 << 30),
+            memory=Account(Bounds(), 1 << 30),
             loop=SimpleNamespace(call_later=lambda *_: None),
             disk_low=False,
         )

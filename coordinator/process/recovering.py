@@ -24,7 +24,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 _RECOVERY_PATIENCE = Patience(statement_seconds=600.0, lock_seconds=5.0)
 
 
-class Watching:
+class Recovering:
     """``run()`` until the supervisor has ended."""
 
     def __init__(self, url: str, supervising: Supervising) -> None:

@@ -11,9 +11,15 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.codec.encoding import (
+from store.codec.encoding import (
+    FOUR,
+    LISTS,
+    MAPS,
     MOST_PAIRS,
+    ONE,
+    WIDTHS,
     DecodeError,
+    contents,
     encode_list,
     encode_map,
     encode_uint,
@@ -43,14 +49,13 @@ _SYMBOLS = {
     "amqp:amqp-sequence:list": SEQUENCE, "amqp:amqp-value:*": VALUE, "amqp:footer:map": FOOTER,
 }  # fmt: skip
 _NULL = 0x40
-#: constructors of the values of most sections, with the number of octets of their size
-_SHORT, _LONG = frozenset((0xA0, 0xA1, 0xC0, 0xC1)), frozenset((0xB0, 0xB1, 0xD0, 0xD1))
-_LISTS = frozenset((0x45, 0xC0, 0xD0))
-_MAPS = frozenset((0xC1, 0xD1))
-_CONSTRUCTORS = {
-    HEADER: _LISTS, DELIVERY_ANNOTATIONS: _MAPS, MESSAGE_ANNOTATIONS: _MAPS, PROPERTIES: _LISTS,
-    APPLICATION_PROPERTIES: _MAPS, DATA: frozenset((0xA0, 0xB0)), SEQUENCE: _LISTS, FOOTER: _MAPS,
+_ALLOWED = {
+    HEADER: LISTS, DELIVERY_ANNOTATIONS: MAPS, MESSAGE_ANNOTATIONS: MAPS, PROPERTIES: LISTS,
+    APPLICATION_PROPERTIES: MAPS, DATA: frozenset((0xA0, 0xB0)), SEQUENCE: LISTS, VALUE: frozenset(range(256)),
+    FOOTER: MAPS,
 }  # fmt: skip
+
+_CONSTRUCTORS = [_ALLOWED.get(code) for code in range(256)]
 
 #: message annotations of a message that is to be delivered later (rule D7), from the JMS mapping
 DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
@@ -69,12 +74,8 @@ _SMALL = 256
 _UBYTE, _UINT, _ULONG = 0xFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
-class Section(NamedTuple):
-    code: int
-    start: int
-    #: offset of the value, after the descriptor
-    value: int
-    end: int
+#: its code; where it begins, where its value begins, behind the descriptor, and where it ends
+Section = tuple[int, int, int, int]
 
 
 class Facts(NamedTuple):
@@ -95,7 +96,7 @@ class Facts(NamedTuple):
 NO_FACTS = Facts()
 
 _Said = tuple[()] | tuple[int | None, int | None, int | None, str | None]
-_module = compiled("coordinator.codec._scan")
+_module = compiled("store.codec._scan")
 #: of a plain message its first three facts and its group, or nothing; None: it has to be looked at here
 _scan: Callable[[Octets], _Said | None] | None = None if _module is None else _module.scan
 
@@ -107,39 +108,49 @@ def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
     size = len(message)
     last = 0
     while at < size:
-        if len(found) >= MOST_SECTIONS:
-            raise DecodeError(f"more than {MOST_SECTIONS} sections")
         if message[at] != 0x00:
             raise DecodeError(f"a section was expected at octet {at}, not 0x{message[at]:02x}")
-        if message[at + 1 : at + 2] == b"\x53" and at + 3 < size:
+        if at + 3 < size and message[at + 1] == 0x53:
             code = message[at + 2]
             value = at + 3
         else:
             descriptor, value = scalar(message, at + 1)
             code = descriptor if type(descriptor) is int else _SYMBOLS.get(str(descriptor), 0)
-        if code not in _NAMES:
+            if not 0 <= code < len(_CONSTRUCTORS):
+                code = 0
+        allowed = _CONSTRUCTORS[code]
+        if allowed is None:
             raise DecodeError(f"the section at octet {at} is none of a message's")
         if code > last_code:
             break
         # sections are ordered by code; only data and sequence may repeat, and a body is of one kind
-        if code < last or (code == last and code not in (DATA, SEQUENCE)) or (DATA <= last < code < FOOTER):
-            raise DecodeError(f"the section {_NAMES[code]} at octet {at} is out of its place")
-        constructor = message[value] if value + 5 <= size else 0
-        if constructor in _SHORT:
+        if code <= last:
+            if code < last or code not in (DATA, SEQUENCE):
+                raise _out_of_place(code, at)
+            if len(found) >= MOST_SECTIONS:
+                raise DecodeError(f"more than {MOST_SECTIONS} sections")
+        elif last >= DATA and code < FOOTER:
+            raise _out_of_place(code, at)
+        constructor = message[value] if value < size else 0x00
+        width = WIDTHS[constructor]
+        if width == ONE and value + 1 < size:
             end = value + 2 + message[value + 1]
-        elif constructor in _LONG:
+        elif width == FOUR:
             end = value + 5 + int.from_bytes(message[value + 1 : value + 5], "big")
         else:
             end = skip(message, value)
         if end > size:
             end = skip(message, value)  # raises the error that says what is wrong
-        allowed = _CONSTRUCTORS.get(code)
-        if allowed is not None and message[value] not in allowed:
-            raise DecodeError(f"the section {_NAMES[code]} at octet {at} has a value of type 0x{message[value]:02x}")
-        found.append(Section(code, at, value, end))
+        if constructor not in allowed:
+            raise DecodeError(f"the section {_NAMES[code]} at octet {at} has a value of type 0x{constructor:02x}")
+        found.append((code, at, value, end))
         last = code
         at = end
     return found
+
+
+def _out_of_place(code: int, at: int) -> DecodeError:
+    return DecodeError(f"the section {_NAMES[code]} at octet {at} is out of its place")
 
 
 def shows_properties(head: Octets) -> bool:
@@ -148,7 +159,7 @@ def shows_properties(head: Octets) -> bool:
         found = sections(head, APPLICATION_PROPERTIES)
     except DecodeError:
         return False
-    return not found or found[-1].end < len(head)
+    return not found or found[-1][3] < len(head)
 
 
 def examine(message: Octets) -> Facts:
@@ -230,17 +241,9 @@ def _annotated(octets: bytes, name: str) -> int | None:
 
 def fields_of(message: Octets, value: int, code: int) -> list[object]:
     """The fields of the header or of the properties, the list at ``value``; no field may hold other values."""
-    end = skip(message, value)
-    constructor = message[value]
-    if constructor == 0x45:
-        return []
-    if constructor not in _LISTS:
+    if message[value] not in LISTS:
         raise DecodeError(f"the section {_NAMES[code]} is not a list")
-    wide = constructor == 0xD0
-    at = value + (9 if wide else 3)
-    if at > end:
-        raise DecodeError(f"the list of the {_NAMES[code]} is cut off")
-    count = int.from_bytes(message[at - 4 : at], "big") if wide else message[at - 1]
+    at, end, count = contents(message, value)
     if count > _FIELDS[code]:
         raise DecodeError(f"the section {_NAMES[code]} has {count} fields, at most {_FIELDS[code]} were expected")
     fields: list[object] = []
@@ -402,7 +405,7 @@ def data_front(size: int) -> bytes:
 def first_annotations(section: bytes, most: int) -> bytes:
     """The section message-annotations with its first pairs only; empty if it cannot be read."""
     try:
-        own = pairs(section, sections(section)[0].value)
+        own = pairs(section, _value_of(section))
     except DecodeError:
         return b""
     return b"\x00\x53\x72" + encode_map([raw for _, raw in own[:most]])
@@ -413,8 +416,13 @@ def annotate(section: bytes, annotations: bytes) -> bytes:
 
     DecodeError if either cannot be read, or they have more pairs together than a map may have.
     """
-    own = pairs(section, sections(section)[0].value) if section else []
+    own = pairs(section, _value_of(section)) if section else []
     return b"\x00\x53\x72" + encode_map(_joined(own, pairs(annotations, 0)))
+
+
+def _value_of(section: bytes) -> int:
+    """Where the value of the one section begins."""
+    return sections(section)[0][2]
 
 
 def merge_maps(first: bytes, second: bytes) -> bytes:

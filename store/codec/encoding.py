@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from coordinator.codec.values import Described, Map, Symbol
+from store.codec.values import Described, Map, Symbol
 
 if TYPE_CHECKING:
     from store.spool import Octets
@@ -23,9 +23,19 @@ _FIXED = {
     0x55: struct.Struct(">b"), 0x72: struct.Struct(">f"), 0x82: struct.Struct(">d"), 0x83: struct.Struct(">q"),
 }  # fmt: skip
 _CONSTANT: dict[int, object] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
-_RAW = {0x73: 4, 0x74: 4, 0x84: 8, 0x94: 16, 0x98: 16}
-#: the width of fixed types by the high half of their code
-_WIDTH = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+_RAW = frozenset((0x73, 0x74, 0x84, 0x94, 0x98))
+#: by constructor the octets that follow it; or that their number follows, in one octet or in four
+ONE, FOUR, _NONE = -1, -4, -9
+_OF_WIDTH = {
+    0: (0x40, 0x41, 0x42, 0x43, 0x44, 0x45), 1: (0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56), 2: (0x60, 0x61),
+    4: (0x70, 0x71, 0x72, 0x73, 0x74), 8: (0x80, 0x81, 0x82, 0x83, 0x84), 16: (0x94, 0x98),
+    ONE: (0xA0, 0xA1, 0xA3, 0xC0, 0xC1, 0xE0), FOUR: (0xB0, 0xB1, 0xB3, 0xD0, 0xD1, 0xF0),
+}  # fmt: skip
+_WIDTH_OF = {code: width for width, codes in _OF_WIDTH.items() for code in codes}
+WIDTHS = [_WIDTH_OF.get(code, _NONE) for code in range(256)]
+LISTS, MAPS, ARRAYS = frozenset((0x45, 0xC0, 0xD0)), frozenset((0xC1, 0xD1)), frozenset((0xE0, 0xF0))
+STRING8 = 0xA1
+_TEXTS = frozenset((0xA1, 0xA3, 0xB1, 0xB3))
 _DEEPEST = 32
 #: elements of one array that have no octets: on the wire they cost nothing, but here they take memory
 _MOST_WITHOUT_OCTETS = 256
@@ -52,15 +62,13 @@ def skip(data: Octets, at: int, deep: int = 0) -> int:
 
 def _end(data: Octets, code: int, at: int) -> int:
     """The offset behind the value whose constructor is ``code`` and whose octets begin at ``at``."""
+    width = WIDTHS[code]
     try:
-        high = code >> 4
-        if high in _WIDTH:
-            if code not in _FIXED and code not in _CONSTANT and code not in _RAW and code != 0x45:
-                raise DecodeError(f"no AMQP type has the code 0x{code:02x} (octet {at - 1})")
-            end = at + _WIDTH[high]
-        elif code in (0xA0, 0xA1, 0xA3, 0xC0, 0xC1, 0xE0):
+        if width >= 0:
+            end = at + width
+        elif width == ONE:
             end = at + 1 + data[at]
-        elif code in (0xB0, 0xB1, 0xB3, 0xD0, 0xD1, 0xF0):
+        elif width == FOUR:
             end = at + 4 + _U32.unpack_from(data, at)[0]
         else:
             raise DecodeError(f"no AMQP type has the code 0x{code:02x} (octet {at - 1})")
@@ -90,29 +98,25 @@ def _decode(data: Octets, at: int, deep: int) -> tuple[object, int]:
 
 def _plain(data: Octets, code: int, at: int, end: int, deep: int) -> object:
     """The value whose constructor is ``code`` and whose octets are ``data[at:end]``."""
+    fixed = _FIXED.get(code)
+    if fixed is not None:
+        return fixed.unpack_from(data, at)[0]
     if code in _CONSTANT:
         return _CONSTANT[code]
     if code == 0x45:
         return []
-    if code in _FIXED:
-        return _FIXED[code].unpack_from(data, at)[0]
     if code in _RAW:
         return data[at:end]
     kind = code & 0x0F
-    wide = code >> 4 in (0xB, 0xD, 0xF)
-    at += 4 if wide else 1
-    if code >> 4 in (0xA, 0xB):
+    if code < 0xC0:
+        at += 4 if code >= 0xB0 else 1
         octets = data[at:end]
         try:
             return octets if kind == 0 else octets.decode() if kind == 1 else Symbol(octets.decode("ascii"))
         except UnicodeDecodeError:
             raise DecodeError(f"the text at octet {at} is not {'UTF-8' if kind == 1 else 'ASCII'}") from None
-    try:
-        count = _U32.unpack_from(data, at)[0] if wide else data[at]
-    except (IndexError, struct.error):
-        raise DecodeError(f"the count at octet {at} is cut off") from None
-    at += 4 if wide else 1
-    if code >> 4 in (0xE, 0xF):
+    at, count = _counted(data, code, at, end)
+    if code in ARRAYS:
         return _array(data, at, end, count, deep)
     if count > end - at:
         raise DecodeError(f"{count} values announced at octet {at}, but only {end - at} octets are left")
@@ -127,6 +131,25 @@ def _plain(data: Octets, code: int, at: int, end: int, deep: int) -> object:
     if count % 2:
         raise DecodeError(f"the map that ends at octet {end} has a key without a value")
     return Map(zip(values[::2], values[1::2], strict=True))
+
+
+def _counted(data: Octets, code: int, at: int, end: int) -> tuple[int, int]:
+    """Where the values of a list, map or array begin, and how many there are by its own count; ``at`` is behind its
+    constructor."""
+    first = at + (8 if code >= 0xD0 and code != 0xE0 else 2)
+    if first > end:
+        raise DecodeError(f"the count at octet {at} is cut off")
+    return first, data[at + 1] if first == at + 2 else _U32.unpack_from(data, at + 4)[0]
+
+
+def contents(data: Octets, at: int) -> tuple[int, int, int]:
+    """Where the values of the list, map or array at ``at`` begin and end, and how many there are by its own count."""
+    end = skip(data, at)
+    code = data[at]
+    if code == 0x45:
+        return end, end, 0
+    first, count = _counted(data, code, at + 1, end)
+    return first, end, count
 
 
 def _array(data: Octets, at: int, end: int, count: int, deep: int) -> list[object]:
@@ -182,15 +205,9 @@ def pairs(data: Octets, at: int) -> list[tuple[object, bytes]]:
     """The map at ``at`` as (decoded key, the octets of key and value as they are). Keys hold no other values."""
     end = skip(data, at)
     code = data[at]
-    if code not in (0xC1, 0xD1):
+    if code not in MAPS:
         raise DecodeError(f"a map was expected at octet {at}, not the code 0x{code:02x}")
-    wide = code == 0xD1
-    at += 5 if wide else 2
-    try:
-        count = _U32.unpack_from(data, at)[0] if wide else data[at]
-    except (IndexError, struct.error):
-        raise DecodeError(f"the count at octet {at} is cut off") from None
-    at += 4 if wide else 1
+    at, count = _counted(data, code, at + 1, end)
     if count > 2 * MOST_PAIRS:
         raise DecodeError(f"a map of {count // 2} pairs, at most {MOST_PAIRS} were expected")
     found = []
@@ -202,6 +219,93 @@ def pairs(data: Octets, at: int) -> list[tuple[object, bytes]]:
     if at != end or count % 2:
         raise DecodeError(f"the map that ends at octet {end} is malformed")
     return found
+
+
+# -- a value found in others, without a look at what is beside it: ``at`` is where a whole one begins, as sections(),
+# names() and item() find it
+
+
+def plain(data: bytes, at: int) -> int:
+    """Where the value at ``at`` begins, behind its descriptors."""
+    while data[at] == 0x00:
+        at = skip(data, at + 1)
+    return at
+
+
+def content(data: bytes, at: int) -> bytes:
+    """The octets of the binary, string or symbol at ``at``."""
+    if data[at] < 0xB0:
+        return data[at + 2 : at + 2 + data[at + 1]]
+    return data[at + 5 : at + 5 + _U32.unpack_from(data, at + 1)[0]]
+
+
+def names(data: bytes, at: int) -> dict[bytes | int, int]:
+    """Of the map at ``at``: where its values begin, by the octets of their keys; by the key's place, where that is
+    neither string nor symbol. DecodeError where a key is there twice."""
+    if data[at] == 0xC1 and data[at + 1]:
+        at, end, count = at + 3, at + 2 + data[at + 1], data[at + 2]
+    else:
+        at, end, count = contents(data, at)
+    found: dict[bytes | int, int] = {}
+    try:
+        while at < end:
+            code = data[at]
+            if code == STRING8:
+                value = at + 2 + data[at + 1]
+                found[data[at + 2 : value]] = value
+            else:
+                value = skip(data, at)
+                found[content(data, at) if code in _TEXTS else at] = value
+            # written out, as a map may have many: skip(data, value)
+            width = WIDTHS[data[value]]
+            if width >= 0:
+                at = value + 1 + width
+            elif width == ONE:
+                at = value + 2 + data[value + 1]
+            else:
+                at = skip(data, value)
+    except IndexError:
+        raise DecodeError(f"the map that ends at octet {end} is cut off") from None
+    if at != end:
+        raise DecodeError(f"the map that ends at octet {end} has a value that ends elsewhere")
+    if 2 * len(found) != count:
+        raise DecodeError(f"a map of {count} values has {len(found)} keys: one is there twice, or has no value")
+    return found
+
+
+def item(data: bytes, at: int, number: int) -> tuple[bytes, int] | None:
+    """An item of the list or array at ``at``: octets, and where in them it begins. None: it has not so many."""
+    first, end, count = contents(data, at)
+    if number >= count:
+        return None
+    if data[at] in ARRAYS:
+        return _element(data, first, end, number)
+    for _ in range(number):
+        first = skip(data, first)
+    if skip(data, first) > end:
+        raise DecodeError(f"the list that ends at octet {end} has less items than it says")
+    return data, first
+
+
+def _element(data: bytes, at: int, end: int, number: int) -> tuple[bytes, int]:
+    """Elements share one constructor (section 1.6.24): the value is put together of it and of the element's octets."""
+    while at < end and data[at] == 0x00:
+        at = skip(data, at + 1)
+    if at >= end:
+        raise DecodeError(f"the array that ends at octet {end} has no constructor")
+    code = data[at]
+    width = WIDTHS[code]
+    start = at + 1 + max(width, 0) * number
+    if width < 0:
+        for _ in range(number):
+            start = _end(data, code, start)
+    following = _end(data, code, start)
+    if following > end:
+        raise DecodeError(f"the array that ends at octet {end} has less elements than it says")
+    return data[at : at + 1] + data[start:following], 0
+
+
+# -- written
 
 
 def encode_map(raw_pairs: list[bytes]) -> bytes:

@@ -116,4 +116,4 @@ sbom:
 
 #: make clean       remove .venv and everything built
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build *.egg-info clients/python/build clients/python/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
 from links import states
-from store.codec.encoding import DecodeError, encode_boolean, encode_list, pairs, scalar, skip
+from store.codec.encoding import LISTS, DecodeError, contents, encode_boolean, encode_list, pairs, scalar, skip
 from store.codec.values import Symbol
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ _DEFINITIONS: dict[int, tuple[str, tuple[_Field, ...]]] = {
     END: ("end", (_Field("error"),)),
     CLOSE: ("close", (_Field("error"),)),
 }  # fmt: skip
-_LISTS = {0x45: (0, 0), 0xC0: (1, 1), 0xD0: (4, 4)}
-#: of those, the ones with values
+#: constructors of lists that have values
 _MANY = (0xC0, 0xD0)
 
 
@@ -181,10 +180,8 @@ def starts_of(octets: Octets, at: int, most: int) -> list[int]:
     """Where the values of the list at ``at`` begin, as many as ``most``; none where it is no list, or has none."""
     if at >= len(octets) or octets[at] not in _MANY:
         return []
-    width, _ = _LISTS[octets[at]]
-    count = int.from_bytes(octets[at + 1 + width : at + 1 + 2 * width], "big")
+    at, _, count = contents(octets, at)
     found = []
-    at += 1 + 2 * width
     for _ in range(min(count, most)):
         found.append(at)
         at = skip(octets, at)
@@ -200,16 +197,13 @@ def read(octets: Octets, at: int) -> Performative | None:
     if octets[at] != 0x00:
         return None
     descriptor, at = _descriptor(octets, at + 1)
-    if descriptor not in _DEFINITIONS or at >= len(octets) or octets[at] not in _LISTS:
+    if descriptor not in _DEFINITIONS or at >= len(octets) or octets[at] not in LISTS:
         return None
-    width, _ = _LISTS[octets[at]]
-    end = skip(octets, at)
-    count = int.from_bytes(octets[at + 1 + width : at + 1 + 2 * width], "big")
+    at, end, count = contents(octets, at)
     name, fields = _DEFINITIONS[descriptor]
     if count > len(fields):
         raise DecodeError(f"{_article(name)} of {count} fields: it has {len(fields)} at most")
     starts = []
-    at += 1 + 2 * width
     for field in fields[:count]:
         if at >= end:
             break
@@ -256,8 +250,6 @@ _NUMBERS = {
 #: how a descriptor begins that is a symbol
 _BEGINNINGS = (b"\x00\xa3", b"\x00\xb3")
 _SYMBOLS = (0xA3, 0xB3)
-#: by constructor: the octets of a list's size, and of its count
-_LIST_WIDTHS = {0xC0: 1, 0xD0: 4}
 #: a disposition, its state, the outcome in it, the error in that
 _DEEPEST = 4
 _MOST_FIELDS = 16
@@ -292,11 +284,10 @@ def _written(octets: bytes, at: int, deep: int) -> tuple[bytes, int]:
 
 def _list(octets: bytes, at: int, end: int, deep: int) -> bytes:
     """The same of the value that is described, which is a list or is left as it is."""
-    width = _LIST_WIDTHS.get(octets[at])
-    if width is None:
+    if octets[at] not in _MANY:
         return octets[at:end]
-    count = int.from_bytes(octets[at + 1 + width : at + 1 + 2 * width], "big")
-    first = each = at + 1 + 2 * width
+    first, _, count = contents(octets, at)
+    each = first
     if count > _MOST_FIELDS:
         return octets[at:end]
     fields = []

@@ -15,6 +15,7 @@ from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
 from links import engine
 from store.codec.encoding import (
     DecodeError,
+    contents,
     decode,
     encode_binary,
     encode_list,
@@ -138,10 +139,10 @@ def _error(error: object) -> str:
 
 def _annotations(octets: bytes) -> bytes:
     """The octets of the map in ``modified``: the third field of the outcome, which is the state's second field."""
-    at = _into_list(octets, 0)
+    at = contents(octets, 0)[0]
     at = skip(octets, at)  # the txn-id
     at = skip(octets, at + 1)  # the descriptor
-    at = _into_list(octets, at)
+    at = contents(octets, at)[0]
     at = skip(octets, skip(octets, at))
     return _symbolic(octets, at)
 
@@ -166,10 +167,6 @@ def _readable(pair: bytes) -> bool:
     except DecodeError:
         return False
     return True
-
-
-def _into_list(octets: bytes, at: int) -> int:
-    return at + {0xC0: 3, 0xD0: 9}.get(octets[at], 1)
 
 
 def plain_outcome(delivery: engine.Pointer, state: int) -> Outcome | None:

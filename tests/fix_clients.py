@@ -29,26 +29,35 @@ def _alone(project: Path) -> Iterator[None]:
         yield
 
 
-def maven_classpath(project: Path) -> str:
-    """The class path of ``project`` with its libraries; builds it when a source is newer than the last build."""
+def maven_classpath(project: Path, *, reactor: Path | None = None, with_sources_of: Path | None = None) -> str:
+    """The class path of ``project`` with its libraries; builds it when a source is newer than the last build.
+
+    ``reactor``: the project that builds it together with another, whose sources count as its own.
+    """
     if shutil.which("mvn") is None:
         pytest.fail("Apache Maven (mvn) and a JDK 17 are needed for the tests with Java clients")
-    with _alone(project):
-        return _maven_classpath(project)
-
-
-def _maven_classpath(project: Path) -> str:
     target = project / "target"
     stamp = target / "built"
-    sources = [project / "pom.xml", *project.glob("src/**/*.java")]
-    if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
-        build = ["mvn", "--quiet", "--batch-mode", "clean", "process-classes"]
-        offline = subprocess.run([*build, "--offline"], cwd=project, capture_output=True, check=False)
-        if offline.returncode != 0:  # something is not in the local repository yet
-            online = subprocess.run(build, cwd=project, capture_output=True, text=True, check=False)
-            assert online.returncode == 0, online.stdout + online.stderr
-        stamp.touch()
+    sources = [
+        path
+        for each in (project, *([with_sources_of] if with_sources_of else []))
+        for path in (each / "pom.xml", *each.glob("src/main/**/*.java"))
+    ]
+    with _alone(project):
+        if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+            done = maven(reactor or project, "clean", "package" if reactor else "process-classes")
+            assert done.returncode == 0, done.stdout + done.stderr
+            stamp.touch()
     return os.pathsep.join([str(target / "classes"), str(target / "lib" / "*")])
+
+
+def maven(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Maven; it fetches what is not in the local repository yet."""
+    command = ["mvn", "--quiet", "--batch-mode", *arguments]
+    done = subprocess.run([*command, "--offline"], cwd=project, capture_output=True, text=True, check=False)
+    if done.returncode != 0 and "offline mode" in done.stdout + done.stderr:
+        return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    return done
 
 
 def npm_modules(project: Path) -> Path:
@@ -161,7 +170,9 @@ def jms_classpath() -> str:
 @pytest.fixture(scope="session")
 def orders_java_classpath() -> str:
     """The class path of the order service in Java."""
-    return maven_classpath(REPOSITORY / "examples" / "orders_java")
+    examples = REPOSITORY / "examples"
+    client = REPOSITORY / "clients" / "java"
+    return maven_classpath(examples / "orders_java", reactor=examples, with_sources_of=client)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from rich.markup import escape
 ROOT = Path(__file__).parent.parent
 RULES = ROOT / "docs/reference/rules.md"
 RECORD = ROOT / "build/rules.json"
+TESTS = (ROOT / "tests", ROOT / "clients/python/tests")
 
 _NOT_YET = "*Not yet.* "
 _MARK = re.compile(r"\bmark\.rule\(([^)]*)\)")
@@ -60,10 +61,10 @@ def read_rules(path: Path = RULES) -> dict[str, Rule]:
     return rules
 
 
-def carried(folder: Path = ROOT / "tests") -> set[str]:
+def carried(*folders: Path) -> set[str]:
     """The numbers that tests carry, as their source says."""
     found: set[str] = set()
-    for path in folder.rglob("test_*.py"):
+    for path in (path for folder in folders for path in folder.rglob("test_*.py")):
         for arguments in _MARK.findall(path.read_text("utf-8")):
             found.update(re.findall(r'"([A-Z]\d+)"', arguments))
     return found
@@ -131,7 +132,7 @@ def main() -> int:
         print("no run of the tests is recorded: make test", file=sys.stderr)  # noqa: T201
         return 1
     rules = read_rules()
-    states = record.states(rules.values(), carried())
+    states = record.states(rules.values(), carried(*TESTS))
     for number, state in states.items():
         console.print(f"[{_STYLE[state]}]{number:<4} {state.value:<11}[/] {escape(rules[number].text)}", soft_wrap=True)
     count = {state: sum(other is state for other in states.values()) for state in State}

@@ -37,7 +37,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 
 from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
-from store.codec.encoding import DecodeError, pairs, scalar, skip
+from store.codec.encoding import DecodeError, contents, pairs, scalar, skip
 from store.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
 
 if TYPE_CHECKING:
@@ -196,8 +196,7 @@ class View:
 
     def is_uuid(self, index: int) -> bool:
         """Whether the property, octets once decoded, is a uuid."""
-        at = self._properties_at
-        at += 3 if self._message[at] == 0xC0 else 9
+        at = contents(self._message, self._properties_at)[0]
         for _ in range(index):
             at = skip(self._message, at)
         return self._message[at] == 0x98

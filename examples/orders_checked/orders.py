@@ -27,6 +27,8 @@ from proton._events import Event
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container, Transaction
 
+from coordinator_client.checker import Answer, Check, Checker, CheckerRefused
+
 #: The name that the processes of this service share, unless they are told: each of them can answer for the others.
 GROUP = "order-service"
 TRANSACTIONAL_STATE = 0x34
@@ -44,18 +46,16 @@ def open_book(path: Path) -> sqlite3.Connection:
 
 
 class OrderService(MessagingHandler, TransactionHandler):
-    """Places one order, if it is given one, and answers checks."""
+    """Places one order."""
 
     def __init__(self, arguments: argparse.Namespace, book: sqlite3.Connection) -> None:
-        super().__init__(prefetch=0, auto_accept=False, auto_settle=False)
+        super().__init__()
         self._url: str = arguments.url
         self._group: str = arguments.group
         self._book = book
-        self._order: int | None = getattr(arguments, "order", None)
+        self._order: int = arguments.order
         #: stop after its own commit, to be killed
-        self._hold: bool = getattr(arguments, "hold", False)
-        #: end after so many are answered; 0: never
-        self._checks: int = getattr(arguments, "checks", 0)
+        self._hold: bool = arguments.hold
         self._transaction: Transaction | None = None
         self._posted = False
         self.problem: str | None = None
@@ -65,14 +65,8 @@ class OrderService(MessagingHandler, TransactionHandler):
         self._connection = container.connect(
             self._url, reconnect=False, properties={"coordinator:producer-group": self._group}
         )
-        if self._order is not None:
-            self._sender = container.create_sender(self._connection, "orders")
-            container.declare_transaction(self._connection, handler=self)
-        else:
-            self._checker = container.create_receiver(self._connection, f"$check/{self._group}")
-            self._checker.flow(10)
-
-    # -- an order
+        self._sender = container.create_sender(self._connection, "orders")
+        container.declare_transaction(self._connection, handler=self)
 
     def on_transaction_declared(self, event: Event) -> None:
         self._transaction = event.transaction
@@ -90,7 +84,7 @@ class OrderService(MessagingHandler, TransactionHandler):
     def on_settled(self, event: Event) -> None:
         """The answer to the post: a transactional state around the outcome. Then steps 2 and 3."""
         delivery: Any = event.delivery
-        if self._order is None or event.sender != self._sender:
+        if event.sender != self._sender:
             return
         outcome = delivery.remote.data[1] if delivery.remote_state == TRANSACTIONAL_STATE else None
         if outcome is None or outcome.descriptor != ACCEPTED:
@@ -121,33 +115,6 @@ class OrderService(MessagingHandler, TransactionHandler):
         delivery: Any = event.delivery
         self._end(f"the order is in the book, but its message was refused: {delivery.remote.condition}")
 
-    # -- checks
-
-    def on_message(self, event: Event) -> None:
-        delivery: Any = event.delivery
-        message: Any = event.message
-        outcome = self._outcome_of(bytes(message.instructions["x-opt-txn-id"]).hex())
-        print(f"{message.id}: {outcome}", flush=True)
-        states = {"commit": delivery.ACCEPTED, "rollback": delivery.REJECTED, "unknown": delivery.RELEASED}
-        delivery.update(states[outcome])
-        delivery.settle()
-        self._checker.flow(1)
-        self._checks -= 1
-        if not self._checks:
-            self._connection.close()
-
-    def _outcome_of(self, txn_id: str) -> str:
-        """What became of a transaction? Without an outcome it is rolled back, from now on."""
-        try:
-            with self._book:
-                self._book.execute("insert into outcomes values (?, 'rollback') on conflict do nothing", (txn_id,))
-        except sqlite3.OperationalError:  # another process holds the book for long: it is asked again
-            return "unknown"
-        (outcome,) = self._book.execute("select outcome from outcomes where txn_id = ?", (txn_id,)).fetchone()
-        return str(outcome)
-
-    # -- problems
-
     def on_link_error(self, event: Event) -> None:
         link: Any = event.link
         self._end(f"the coordinator closed a link: {link.remote_condition}")
@@ -161,6 +128,45 @@ class OrderService(MessagingHandler, TransactionHandler):
         self._connection.close()
 
 
+def place(asked: argparse.Namespace, book: sqlite3.Connection) -> str | None:
+    """The problem, if there was one."""
+    service = OrderService(asked, book)
+    Container(service).run()
+    return service.problem
+
+
+def answer_checks(asked: argparse.Namespace, book: sqlite3.Connection) -> str | None:
+    left: int = asked.checks
+
+    def answer(check: Check) -> Answer:
+        nonlocal left
+        found = outcome_of(book, check.txn_id.hex())
+        order: object = check.message.id
+        print(f"{order}: {found.name.lower()}", flush=True)
+        left -= 1
+        if not left:
+            checker.stop()
+        return found
+
+    checker = Checker(asked.url, asked.group, answer)
+    try:
+        checker.run()
+    except CheckerRefused as refused:
+        return str(refused)
+    return None
+
+
+def outcome_of(book: sqlite3.Connection, txn_id: str) -> Answer:
+    """What became of a transaction? Without an outcome it is rolled back, from now on."""
+    try:
+        with book:
+            book.execute("insert into outcomes values (?, 'rollback') on conflict do nothing", (txn_id,))
+    except sqlite3.OperationalError:  # another process holds the book for long: it is asked again
+        return Answer.UNKNOWN
+    (outcome,) = book.execute("select outcome from outcomes where txn_id = ?", (txn_id,)).fetchone()
+    return Answer.COMMIT if outcome == "commit" else Answer.ROLLBACK
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="An order service that is asked about its transactions.")
     parser.add_argument("--url", default="amqp://127.0.0.1:5672", help="the coordinator")
@@ -170,14 +176,15 @@ def main() -> int:
     placing = commands.add_parser("place", help="place an order")
     placing.add_argument("order", type=int)
     placing.add_argument("--hold", action="store_true", help="stop after its own commit, and wait to be killed")
+    placing.set_defaults(run=place)
     answering = commands.add_parser("answer", help="answer checks")
     answering.add_argument("--checks", type=int, default=0, help="end after so many (0: never)")
+    answering.set_defaults(run=answer_checks)
     asked = parser.parse_args()
-    service = OrderService(asked, open_book(asked.book))
-    Container(service).run()
-    if service.problem:
-        print(f"error: {service.problem}", file=sys.stderr)
-    return 1 if service.problem else 0
+    problem: str | None = asked.run(asked, open_book(asked.book))
+    if problem:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problem else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """An order service in the PostgreSQL of the store: an order's row and its message are one SQL transaction (X2, X5).
 
-``coordinator.sql.post`` writes the message with the row, and one commit makes both real. There is no second step, so no
-crash can come between: before the commit there is neither, after it both. No checker is needed, nor a connection to
-the coordinator, which may be away meanwhile.
+``sql.post`` writes the message with the row, and one commit makes both real. There is no second step, so no crash can
+come between: before the commit there is neither, after it both. No checker is needed, nor a connection to the
+coordinator, which may be away meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema
 
-from coordinator import sql
+from coordinator_client import sql
 
 metadata = MetaData(schema="shop")
 orders = Table(

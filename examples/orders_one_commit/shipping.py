@@ -22,7 +22,7 @@ from sqlalchemy import Column, Connection, DateTime, Engine, Integer, MetaData, 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema
 
-from coordinator import sql
+from coordinator_client import sql
 
 metadata = MetaData(schema="shipping")
 # No key forbids a second shipment of an order: that there is none is the work of first_time alone.

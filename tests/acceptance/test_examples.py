@@ -167,7 +167,7 @@ def test_checked_orders_in_java_are_repaired_after_a_kill(
     for order, point in (("2", "before-commit"), ("3", "after-commit")):
         place_until_killed([*program, "place", service.url, book, order, point], tmp_path)
     said = run(*program, "answer", service.url, book, "2", cwd=tmp_path)
-    assert sorted(said.splitlines()) == ["order 2: rolled back", "order 3: committed"]
+    assert sorted(said.splitlines()) == ["order 2: rollback", "order 3: commit"]
     said = run(*program, "place", service.url, book, "2", cwd=tmp_path)
     assert said == "order 2 is in the book already: refused\n"
     inbox = tmp_path / "inbox.ndjson"

@@ -69,6 +69,7 @@ class Reader:
             "amqp://127.0.0.1:5672": self._service.url,
             ".venv/bin/coordinator": f"{python} -m coordinator",
             ".venv/bin/python": python,
+            "--file examples ": f"--file {shlex.quote(str(ROOT / 'examples'))} ",
             "examples/orders_java": str(ROOT / "examples/orders_java"),
         }
         return re.sub("|".join(map(re.escape, here)), lambda found: here[found[0]], text)

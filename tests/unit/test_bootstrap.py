@@ -41,7 +41,7 @@ class System:
         (folder / ".ci").mkdir()
         shutil.copy(ROOT / ".ci/bootstrap", folder / ".ci")
         shutil.copytree(ROOT / "requirements", folder / "requirements")
-        for name in ("setup.cfg", "pyproject.toml", "setup.py", *_COMPILED):
+        for name in ("setup.cfg", "pyproject.toml", "clients/python/pyproject.toml", "setup.py", *_COMPILED):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
 
@@ -220,4 +220,4 @@ def test_the_compiled_part_is_made_again_when_it_has_changed(system: System) -> 
         assert system.bootstrap("check").returncode == 0
     (again,) = system.called("python")[len(before) :]
     assert again.startswith("python -m pip install ")
-    assert again.endswith(" --no-deps --no-build-isolation --editable .")
+    assert again.endswith(" --no-deps --no-build-isolation --editable . --editable clients/python")

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = [
     path
-    for folder in ("alembic", "coordinator", "examples", "links", "spark", "store", "tests")
+    for folder in ("alembic", "clients", "coordinator", "examples", "links", "spark", "store", "tests")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 TESTS = [path for path in SOURCES if path.name.startswith("test_")]

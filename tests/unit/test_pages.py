@@ -9,8 +9,12 @@ from pathlib import Path
 
 from tests.rules import ROOT
 
-_PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-_FOLDERS = ("alembic", "coordinator", "examples", "links", "spark", "store", "tests")
+_PAGES = [
+    *(ROOT / name for name in ("README.md", "examples/README.md")),
+    *sorted((ROOT / "clients").glob("*/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+_FOLDERS = ("alembic", "clients", "coordinator", "examples", "links", "spark", "store", "tests")
 _SOURCES = [path for folder in _FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 _FILE = re.compile(rf"`((?:{'|'.join(_FOLDERS)}|docs|requirements|\.ci)/[\w./*-]*\.\w+)`")
 _REFERENCE = re.compile(r":(?:mod|class|func|data|attr|meth):`~?((?:coordinator|links|spark|store|tests)\.[\w.]+)`")

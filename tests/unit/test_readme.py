@@ -13,7 +13,11 @@ from tests.rules import ROOT
 from tests.tables import all_cases
 
 _TEXT = README.read_text("utf-8")
-_PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_PAGES = [
+    *(README, ROOT / "CHANGELOG.md"),
+    *sorted((ROOT / "clients").glob("*/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 @all_cases("page", _PAGES)

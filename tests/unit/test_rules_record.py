@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fix_night import by_night
-from tests.rules import ROOT, Record, Rule, State, carried, read_rules
+from tests.rules import ROOT, TESTS, Record, Rule, State, carried, read_rules
 
 _TESTS = """
 import pytest
@@ -75,7 +75,7 @@ def test_a_deselected_test_says_nothing(tmp_path: Path) -> None:
 
 def test_a_promise_has_no_test() -> None:
     """With its test the rule holds today: its mark in docs/reference/rules.md goes."""
-    kept = carried() & {rule.number for rule in read_rules().values() if rule.later}
+    kept = carried(*TESTS) & {rule.number for rule in read_rules().values() if rule.later}
     assert not kept, f"take the mark 'Not yet' from docs/reference/rules.md: {kept}"
 
 

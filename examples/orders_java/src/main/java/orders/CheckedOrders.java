@@ -1,8 +1,8 @@
 package orders;
 
+import coordinator.client.Checker;
+import coordinator.client.Checker.Answer;
 import jakarta.jms.JMSException;
-import jakarta.jms.Message;
-import jakarta.jms.MessageConsumer;
 import jakarta.jms.Session;
 import jakarta.jms.TextMessage;
 import java.sql.Connection;
@@ -11,8 +11,9 @@ import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.util.Locale;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.qpid.jms.JmsConnectionFactory;
-import org.apache.qpid.jms.policy.JmsDefaultPrefetchPolicy;
 
 /**
  * An order service that is asked what became of its transactions: best effort one-phase commit, repaired by check-back.
@@ -31,14 +32,6 @@ public final class CheckedOrders {
     private static final String ADDRESS = "orders-checked-java";
     /** The name that the processes of this service share; each of them can answer for the others. */
     private static final String GROUP = "order-service-java";
-
-    /** Of Qpid JMS: a session in which each message is acknowledged by itself, with the outcome that a property names. */
-    private static final int INDIVIDUAL_ACKNOWLEDGE = 101;
-
-    private static final String OUTCOME = "JMS_AMQP_ACK_TYPE";
-    private static final int ACCEPTED = 1;
-    private static final int REJECTED = 2;
-    private static final int RELEASED = 3;
 
     /** SQLSTATE of a key that is there already. */
     private static final String UNIQUE_VIOLATION = "23505";
@@ -99,41 +92,35 @@ public final class CheckedOrders {
     }
 
     /** Answers so many checks. */
-    private static void answer(String url, String database, int checks) throws JMSException, SQLException {
-        JmsConnectionFactory factory = new JmsConnectionFactory(url);
-        // no check waits in this process for one before it
-        JmsDefaultPrefetchPolicy prefetch = new JmsDefaultPrefetchPolicy();
-        prefetch.setAll(0);
-        factory.setPrefetchPolicy(prefetch);
-        try (Connection book = open(database);
-                jakarta.jms.Connection connection = factory.createConnection()) {
-            connection.start();
-            Session session = connection.createSession(false, INDIVIDUAL_ACKNOWLEDGE);
-            MessageConsumer consumer = session.createConsumer(session.createQueue("$check/" + GROUP));
-            for (int answered = 0; answered < checks; answered++) {
-                Message check = consumer.receive();
-                int order = check.getIntProperty("order");
-                int outcome = outcomeOf(book, order);
-                check.setIntProperty(OUTCOME, outcome);
-                check.acknowledge();
-                String said = outcome == ACCEPTED ? "committed" : outcome == REJECTED ? "rolled back" : "unknown";
-                System.out.println("order " + order + ": " + said);
-            }
+    private static void answer(String url, String database, int checks)
+            throws JMSException, SQLException, InterruptedException {
+        AtomicInteger left = new AtomicInteger(checks);
+        Checker[] checker = new Checker[1];
+        try (Connection book = open(database)) {
+            checker[0] =
+                    new Checker(
+                            url,
+                            GROUP,
+                            check -> {
+                                int order = check.getIntProperty("order");
+                                Answer answer = outcomeOf(book, order);
+                                System.out.println("order " + order + ": " + answer.name().toLowerCase(Locale.ROOT));
+                                if (left.decrementAndGet() == 0) {
+                                    checker[0].close();
+                                }
+                                return answer;
+                            });
+            checker[0].run();
         }
     }
 
-    /** What became of an order; {@code RELEASED}: it cannot be told now, and the check comes again. */
-    private static int outcomeOf(Connection book, int order) {
-        try {
-            if (insert(book, order, "refused")) {
-                book.commit();
-                return REJECTED;
-            }
-            return state(book, order).equals("placed") ? ACCEPTED : REJECTED;
-        } catch (SQLException error) {
-            System.err.println("order " + order + " cannot be looked up: " + error.getMessage());
-            return RELEASED;
+    /** What became of an order. Where it cannot be told now, the error says so, and the check comes again. */
+    private static Answer outcomeOf(Connection book, int order) throws SQLException {
+        if (insert(book, order, "refused")) {
+            book.commit();
+            return Answer.ROLLBACK;
         }
+        return state(book, order).equals("placed") ? Answer.COMMIT : Answer.ROLLBACK;
     }
 
     /** Whether there was no row of that number before. */

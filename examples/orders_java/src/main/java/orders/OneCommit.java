@@ -1,5 +1,7 @@
 package orders;
 
+import coordinator.client.Post;
+import coordinator.client.Sql;
 import jakarta.jms.JMSException;
 import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
@@ -15,7 +17,7 @@ import org.apache.qpid.jms.JmsConnectionFactory;
 /**
  * An order service and its consumer in the PostgreSQL of the store, with plain JDBC: one commit for a row and its message.
  *
- * <p>{@code place} inserts an order and calls {@code coordinator.post} in one JDBC transaction: no crash comes between, and no
+ * <p>{@code place} inserts an order and posts in one JDBC transaction: no crash comes between, and no
  * JMS is needed. {@code ship} takes the messages with Qpid JMS; {@code coordinator.first_time}, the shipment and a message
  * that follows from it are one JDBC transaction, and the acknowledgement comes after it: a message that comes again
  * does no work twice.
@@ -27,11 +29,8 @@ public final class OneCommit {
     static final String ORDERS = "orders-one-commit-java";
     static final String PARCELS = "parcels-java";
 
-    /** {@code coordinator.post} gives nothing back but a row. */
-    static final String POST =
-            "select coordinator.post(?, ?::jsonb, properties => jsonb_build_object('message-id', ?::text))";
-
-    static final String FIRST_TIME = "select coordinator.first_time(?, ?)";
+    /** Whose work {@code first_time} remembers. */
+    static final String CONSUMER = "shipping-java";
 
     private OneCommit() {}
 
@@ -54,15 +53,11 @@ public final class OneCommit {
     /** Places orders up to number {@code last}, going on after the last one in the book. */
     private static void place(String database, int last, int held) throws SQLException, InterruptedException {
         try (Connection book = open(database);
-                PreparedStatement insert = book.prepareStatement("insert into shop_java.orders (id) values (?)");
-                PreparedStatement post = book.prepareStatement(POST)) {
+                PreparedStatement insert = book.prepareStatement("insert into shop_java.orders (id) values (?)")) {
             for (int number = highest(book) + 1; number <= last; number++) {
                 insert.setInt(1, number);
                 insert.executeUpdate();
-                post.setString(1, ORDERS);
-                post.setString(2, "{\"order\": %d}".formatted(number));
-                post.setString(3, "order-" + number);
-                post.execute();
+                Sql.post(book, order(number));
                 holdAt(number, held);
                 book.commit();
             }
@@ -74,25 +69,18 @@ public final class OneCommit {
     private static void ship(String url, String database, int messages, int held)
             throws JMSException, SQLException, InterruptedException {
         try (Connection book = open(database);
-                PreparedStatement ask = book.prepareStatement(FIRST_TIME);
                 PreparedStatement insert = book.prepareStatement("insert into shop_java.shipments (order_id) values (?)");
-                PreparedStatement post = book.prepareStatement(POST);
                 jakarta.jms.Connection connection = new JmsConnectionFactory(url).createConnection()) {
             connection.start();
             Session session = connection.createSession(false, Session.CLIENT_ACKNOWLEDGE);
             MessageConsumer consumer = session.createConsumer(session.createQueue(ORDERS));
             for (int taken = 0; taken < messages; taken++) {
                 Message message = consumer.receive();
-                int number = order(message);
-                ask.setString(1, "shipping-java");
-                ask.setString(2, message.getJMSMessageID());
-                if (isTrue(ask)) {
+                int number = numberIn(message);
+                if (Sql.firstTime(book, CONSUMER, message.getJMSMessageID())) {
                     insert.setInt(1, number);
                     insert.executeUpdate();
-                    post.setString(1, PARCELS);
-                    post.setString(2, "{\"order\": %d}".formatted(number));
-                    post.setString(3, "parcel-" + number);
-                    post.execute();
+                    Sql.post(book, parcel(number));
                 } else {
                     System.out.println("again order " + number);
                 }
@@ -105,15 +93,16 @@ public final class OneCommit {
     }
 
     /** What was posted as {@code jsonb} has the content-type application/json: Qpid JMS makes a text message of it. */
-    static int order(Message message) throws JMSException {
+    static int numberIn(Message message) throws JMSException {
         return Integer.parseInt(message.getBody(String.class).replaceAll("\\D", ""));
     }
 
-    private static boolean isTrue(PreparedStatement ask) throws SQLException {
-        try (ResultSet row = ask.executeQuery()) {
-            row.next();
-            return row.getBoolean(1);
-        }
+    static Post order(int number) {
+        return Post.json(ORDERS, "{\"order\": %d}".formatted(number)).messageId("order-" + number);
+    }
+
+    static Post parcel(int number) {
+        return Post.json(PARCELS, "{\"order\": %d}".formatted(number)).messageId("parcel-" + number);
     }
 
     static void holdAt(int number, int held) throws InterruptedException {

@@ -1,5 +1,6 @@
 package orders;
 
+import coordinator.client.Commits;
 import jakarta.jms.JMSException;
 import jakarta.jms.MessageProducer;
 import jakarta.jms.Session;
@@ -88,16 +89,9 @@ public final class OrderService {
         return placed;
     }
 
-    /**
-     * What became of the message when {@code commit()} failed. Qpid JMS gives what the service has answered in the text
-     * alone: its JmsTransactionInDoubtException may be a rollback that is certain, and its TransactionRolledBackException a doubt.
-     */
+    /** What became of the message when {@code commit()} failed. */
     static String messageAfter(JMSException failed) {
-        String said = String.valueOf(failed.getMessage());
-        boolean rolledBack =
-                said.endsWith("[condition = amqp:transaction:rollback]")
-                        || said.endsWith("[condition = amqp:transaction:timeout]");
-        return "its message is " + (rolledBack ? "not: " : "in doubt: ") + said;
+        return "its message is " + (Commits.isRolledBack(failed) ? "not: " : "in doubt: ") + failed.getMessage();
     }
 
     private static void export(String database, Path file) throws SQLException, IOException {

@@ -1,5 +1,6 @@
 package orders;
 
+import coordinator.client.SpringSql;
 import jakarta.jms.JMSException;
 import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
@@ -19,11 +20,13 @@ import org.springframework.transaction.support.TransactionTemplate;
  */
 public final class SpringOneCommit {
     private final JdbcTemplate book;
+    private final SpringSql sql;
     private final TransactionTemplate transaction;
 
     private SpringOneCommit(String database) {
         DriverManagerDataSource source = new DriverManagerDataSource(database);
         book = new JdbcTemplate(source);
+        sql = new SpringSql(book);
         transaction = new TransactionTemplate(new DataSourceTransactionManager(source));
         book.execute("create schema if not exists shop_java");
         book.execute("create table if not exists shop_java.orders (id int primary key)");
@@ -51,7 +54,7 @@ public final class SpringOneCommit {
             transaction.executeWithoutResult(
                     status -> {
                         book.update("insert into shop_java.orders (id) values (?)", number);
-                        post(OneCommit.ORDERS, number, "order-" + number);
+                        sql.post(OneCommit.order(number));
                         hold(number, held);
                     });
         }
@@ -65,7 +68,7 @@ public final class SpringOneCommit {
             MessageConsumer consumer = session.createConsumer(session.createQueue(OneCommit.ORDERS));
             for (int taken = 0; taken < messages; taken++) {
                 Message message = consumer.receive();
-                int number = OneCommit.order(message);
+                int number = OneCommit.numberIn(message);
                 String messageId = message.getJMSMessageID();
                 transaction.executeWithoutResult(status -> work(number, messageId));
                 hold(number, held);
@@ -76,16 +79,12 @@ public final class SpringOneCommit {
     }
 
     private void work(int number, String messageId) {
-        if (Boolean.TRUE.equals(book.queryForObject(OneCommit.FIRST_TIME, Boolean.class, "shipping-java", messageId))) {
+        if (sql.firstTime(OneCommit.CONSUMER, messageId)) {
             book.update("insert into shop_java.shipments (order_id) values (?)", number);
-            post(OneCommit.PARCELS, number, "parcel-" + number);
+            sql.post(OneCommit.parcel(number));
         } else {
             System.out.println("again order " + number);
         }
-    }
-
-    private void post(String address, int number, String messageId) {
-        book.query(OneCommit.POST, row -> {}, address, "{\"order\": %d}".formatted(number), messageId);
     }
 
     private static void hold(int number, int held) {

@@ -1,28 +1,24 @@
-"""What an application calls in its own SQL transaction, for Python (X2 to X5).
+"""What an application calls in its own SQL transaction, in the PostgreSQL of the store (X2 to X5).
 
 Each function runs one statement on what it is given, commits nothing, and raises the errors of the driver, whose
 SQLSTATE ``docs/how-to/post-from-sql.md`` and ``docs/how-to/discharge-from-sql.md`` explain. It takes a connection of
 psycopg 3, or a session or connection of SQLAlchemy over psycopg 3; those whose names end in ``_async`` take an
-asynchronous one of these. It imports neither of the two.
+asynchronous one of these. This module imports neither of the two.
 """
 
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import UUID
 
-from store.codec.message import examine
-from store.commit.terms import LATEST_MS
-
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Awaitable, Mapping
     from datetime import timedelta
 
-#: In milliseconds since 1970, a day after the latest time of a message: PostgreSQL has that, and clients send later
-#: ones.
-_LATER_MS = LATEST_MS + 86_400_000
+#: In milliseconds since 1970, a day after the latest time of a message. Clients send later times than PostgreSQL has.
+_LATEST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1000
 
 
 class _Cursor(Protocol):
@@ -120,8 +116,7 @@ async def post_async(
 def post_message(connection: Connection, address: str, message: bytes) -> None:
     """As :func:`post`, for a message that is encoded already, byte for byte: all its sections. When it is delivered it
     says itself: header, ``x-opt-delivery-time`` and ``x-opt-delivery-delay``, ``absolute-expiry-time``, ``group-id``.
-
-    :raises store.codec.encoding.DecodeError: the octets are no message.
+    Qpid Proton reads that: install the extra ``amqp``. What is no message the database refuses (22023).
     """
     _run(connection, _post_message(address, message))
 
@@ -155,6 +150,20 @@ async def first_time_async(connection: AsyncConnection, consumer: str, message_i
     return bool(await _run_async(connection, _first_time(consumer, message_id)))
 
 
+def outcome(connection: Connection, txn_id: bytes | UUID) -> str | None:
+    """What became of a transaction: ``commit``, ``rollback`` or ``undecided`` (H15). None: the store has nothing of it,
+    as it never had work, is too young, or retention has dropped it.
+
+    :raises ValueError: ``txn_id`` has another length than 16 octets.
+    """
+    return _named(_run(connection, _outcome(txn_id)))
+
+
+async def outcome_async(connection: AsyncConnection, txn_id: bytes | UUID) -> str | None:
+    """As :func:`outcome`."""
+    return _named(await _run_async(connection, _outcome(txn_id)))
+
+
 def _post(
     address: str,
     body: object,
@@ -186,39 +195,50 @@ def _post(
 
 
 def _post_message(address: str, message: bytes) -> _Call:
-    facts = examine(message)
+    from proton import Message
+
+    decoded: Any = Message()
+    decoded.decode(message)
+    annotations = decoded.annotations or {}
     sql = (
         "select coordinator.post_octets(%s::text, %s::bytea, "
         "greatest(to_timestamp(%s::float8 / 1000), clock_timestamp() + %s::float8 * interval '1 ms'), "
         "least(to_timestamp(%s::float8 / 1000), clock_timestamp() + %s::float8 * interval '1 ms'), %s::int4, %s::text)"
     )
-    times = (facts.delivery_time_ms, facts.delivery_delay_ms or None)
-    ends = (facts.absolute_expiry_ms or None, facts.ttl_ms or None)
-    bounded = (None if each is None else min(each, _LATER_MS) for each in (*times, *ends))
-    return sql, (address, message, *bounded, facts.priority, facts.group_id)
+    times = [annotations.get(name) for name in ("x-opt-delivery-time", "x-opt-delivery-delay")]
+    ends = [round(seconds * 1000) or None for seconds in (decoded.expiry_time, decoded.ttl)]
+    bounded = [None if each is None else min(int(each), _LATEST_MS) for each in (*times, *ends)]
+    return sql, (address, message, *bounded, int(decoded.priority), decoded.group_id)
 
 
 def _discharge(txn_id: bytes | UUID, fail: bool) -> _Call:
-    txn = txn_id if isinstance(txn_id, UUID) else UUID(bytes=bytes(txn_id))
-    return "select coordinator.discharge(%s::uuid, %s::bool)", (txn, fail)
+    return "select coordinator.discharge(%s::uuid, %s::bool)", (_uuid(txn_id), fail)
 
 
 def _first_time(consumer: str, message_id: str) -> _Call:
     return "select coordinator.first_time(%s::text, %s::text)", (consumer, message_id)
 
 
-def _run(connection: Any, call: _Call) -> object:
+def _outcome(txn_id: bytes | UUID) -> _Call:
+    return "select (select outcome from coordinator.outcome where txn_id = %s::uuid)", (_uuid(txn_id),)
+
+
+def _uuid(txn_id: bytes | UUID) -> UUID:
+    return txn_id if isinstance(txn_id, UUID) else UUID(bytes=bytes(txn_id))
+
+
+def _named(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _run(connection: Any, call: _Call) -> Any:
     target = connection.connection() if hasattr(connection, "get_bind") else connection
     run = target.exec_driver_sql if hasattr(target, "exec_driver_sql") else target.execute
-    row: Sequence[object] = run(*call).fetchone()
-    return row[0]
+    return run(*call).fetchone()[0]
 
 
-async def _run_async(connection: Any, call: _Call) -> object:
+async def _run_async(connection: Any, call: _Call) -> Any:
     target = await connection.connection() if hasattr(connection, "get_bind") else connection
-    row: Sequence[object]
     if hasattr(target, "exec_driver_sql"):
-        row = (await target.exec_driver_sql(*call)).fetchone()
-    else:
-        row = await (await target.execute(*call)).fetchone()
-    return row[0]
+        return (await target.exec_driver_sql(*call)).fetchone()[0]
+    return (await (await target.execute(*call)).fetchone())[0]

@@ -22,7 +22,7 @@ from store.channels import ADDRESS, DECIDED, DUE, LINK, PERMISSION, READY, SOLE,
 from store.errors import Contended, Elsewhere, StoreError, StoreInTrouble, StoreUnavailable
 from store.ids import begin_of, id_at, moment_of
 from store.libpq import NO_BACKEND, Connection, OldBackend
-from store.loop import Loop
+from store.loop import Backoff, Loop
 from store.tables import SCHEMA
 
 # Statements that name the partitions of the days they need, so that they cost the same however many days are kept.
@@ -57,8 +57,7 @@ def _first(day: date) -> int:
 # Others go on meanwhile, but for those that stand in line behind one: a message group that is given up, and claimed
 # anew, would be given up once more.
 
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 30.0
+PAUSES = Backoff(first=0.1, longest=30.0)
 #: Questions that pause; a further one that is refused is not asked again.
 MOST_PAUSING = 10_000
 #: How often the log says that a question is refused.
@@ -93,8 +92,8 @@ class Repeating:
         """Whether it is asked again."""
         if not asked.query.must or not isinstance(error, Contended | StoreInTrouble) or self._pausing >= MOST_PAUSING:
             return False
-        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(asked.refusals, 10), LONGEST_PAUSE_SECONDS)
         asked = asked._replace(refusals=asked.refusals + 1)
+        pause = PAUSES.after(asked.refusals)
         self._say(asked, error, pause)
         self._pausing += 1
         line = deque([asked])

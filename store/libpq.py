@@ -19,7 +19,7 @@ from psycopg import OperationalError, conninfo, pq
 
 from store import session
 from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, error_of, not_connected
-from store.loop import Loop
+from store.loop import Backoff, Loop
 from store.session import KEEPALIVE, OF_WORKERS, SEEN, Timeline, in_turn, unfit
 
 # The server's process behind a connection, as the server itself says it.
@@ -74,8 +74,7 @@ def read_backends(answer: pq.abc.PGresult) -> set[Backend]:
 
 log = structlog.get_logger(__name__)
 
-FIRST_RETRY_SECONDS = 0.05
-LONGEST_RETRY_SECONDS = 1.0
+RETRY = Backoff(first=0.05, longest=1.0)
 # A connection that lived this long did not fail at once: the next attempt need not wait.
 STEADY_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
@@ -291,8 +290,8 @@ class Connection:
         if was_up and time.monotonic() - self._up_since >= STEADY_SECONDS:
             self._failures = 0
             self._said = ""
-        delay = min(FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10), LONGEST_RETRY_SECONDS)
         self._failures += 1
+        delay = RETRY.after(self._failures)
         self._say(why.strip().partition("\n")[0])
         self._loop.call_later(delay, self.start)
         if was_up:

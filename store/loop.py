@@ -1,9 +1,20 @@
-"""What the store needs of its event loop: watch a descriptor, call back later."""
+"""What the store needs of its event loop, and how long it pauses between attempts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class Backoff(NamedTuple):
+    """Pauses between attempts, in seconds: each is twice as long as the one before, up to the longest."""
+
+    first: float
+    longest: float
+
+    def after(self, failures: int) -> float:
+        """The pause after so many failures in a row, from 1 on."""
+        return min(self.first * 2.0 ** min(failures - 1, 10), self.longest)
 
 
 class Loop(Protocol):

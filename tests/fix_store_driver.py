@@ -23,6 +23,7 @@ from store.commit.terms import PLAIN, Rank
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7, id_at
 from store.libpq import SESSION_NAME
+from store.loop import Backoff
 from store.questions import entries
 from store.tables import SCHEMA
 from tests.fix_loop import PATIENCE, EpollLoop
@@ -250,7 +251,7 @@ def store(database_url: str, truth: Truth) -> Iterator[Store]:
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many losses in a short time, and no growing pause after each."""
-    monkeypatch.setattr(libpq, "LONGEST_RETRY_SECONDS", 0.005)
+    monkeypatch.setattr(libpq, "RETRY", Backoff(first=0.05, longest=0.005))
 
 
 @pytest.fixture(params=[False, True], ids=["direct", "pooled"])

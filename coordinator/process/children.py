@@ -24,6 +24,7 @@ from coordinator.process.listeners import PortInUse
 from coordinator.settings import Endpoint, Settings
 from store.embedded.programs import DataFolderInUse, ServerFailed
 from store.errors import Contended, StoreUnavailable
+from store.loop import Backoff
 from store.processes import die_with_parent, name_process
 
 # What the supervisor hands to a child, and the child's socket to it.
@@ -134,8 +135,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 #: How many starts of a worker may fail in a row before the service ends.
 MOST_FAILED_STARTS = 8
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 5.0
+_PAUSES = Backoff(first=0.1, longest=5.0)
 # Between attempts to start a process that could not be started at all.
 _RETRY_SECONDS = 1.0
 # Between two looks whether a child that was told to end has ended.
@@ -159,7 +159,7 @@ class Pause:
     def failed(self) -> float:
         """The last start failed. Returns the seconds to wait."""
         self.failures += 1
-        return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(self.failures - 1, 10), _LONGEST_PAUSE_SECONDS))
+        return _PAUSES.after(self.failures)
 
 
 class Child:

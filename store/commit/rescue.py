@@ -11,6 +11,7 @@ import structlog
 from store.commit.batch import Batch
 from store.commit.parts import LOCK_WAIT_SECONDS
 from store.errors import Locked
+from store.loop import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -28,9 +29,8 @@ MOST_ATTEMPTS = 5
 #: one that finds a row locked is not sent again after some two thirds of this: another instance's commit may wait for a
 #: slow disk
 LONGEST_LOCKED_SECONDS = 18.0
-#: pause between attempts; it doubles with each
-FIRST_PAUSE_SECONDS = 0.02
-LONGEST_PAUSE_SECONDS = 1.0
+#: between attempts
+PAUSES = Backoff(first=0.02, longest=1.0)
 #: of one that has waited for a lock, for each batch that pauses: no other was sent meanwhile, and all together may take
 #: a fifth of the time of the others
 WAITED_PAUSE_SECONDS = 4 * LOCK_WAIT_SECONDS
@@ -40,7 +40,7 @@ def pause_seconds(attempts: int, error: StoreError, pausing: int, took: float) -
     """Before it is sent once more, after so many attempts; None: not again. ``pausing``: batches that do, with it.
     ``took``: seconds of the last attempt.
     """
-    pause = float(min(FIRST_PAUSE_SECONDS * 2 ** (attempts - 1), LONGEST_PAUSE_SECONDS))
+    pause = PAUSES.after(attempts)
     if not isinstance(error, Locked):
         return None if attempts >= MOST_ATTEMPTS else pause
     if took >= LOCK_WAIT_SECONDS:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from store import asking as asking_module
 from store.errors import Contended, StoreError, StoreFault
 from store.ids import id_at
+from store.loop import Backoff
 from store.questions import consumer_groups, entries, message_groups
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
@@ -127,7 +128,7 @@ def test_all_of_a_line_keep_their_order(asking: Asking, truth: Truth, database_u
 def test_pauses_grow_and_the_log_does_not(
     asking: Asking, truth: Truth, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking_module, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(asking_module, "PAUSES", Backoff(first=0.01, longest=30.0))
     monkeypatch.setattr(asking_module, "SAY_AGAIN_SECONDS", 0.2)
     _claimed(truth, KEY)
     with capture_logs() as lines, _refused(database_url) as tries:

@@ -21,8 +21,8 @@ _HOT = {
     "coordinator/address": "enqueue nodes",
     "coordinator": "check_back checkable control halves instance memory outcomes posts registration registry "
     "retirement service settlements transactions transitions work",
-    "links": "browsing checking client connection consuming control_link dispositions endpoints engine frames incoming "
-    "link look loop outgoing output posting reactor said states steps tls",
+    "links": "browsing checking client connection consuming control_link endpoints engine frames guard incoming link loop "
+    "outgoing output posting reactor states steps tls",
     "store/commit": "batch checkable group_commit large parameters statements terms turns",
     "store": "arrays ids libpq",
 }

@@ -175,7 +175,7 @@ class Browsing(Outgoing):
         """Settle the delivery as soon as the peer says anything of it: outcomes have no effect here."""
         if self.refuse_transfer():
             return
-        large = self._looked.largest
+        large = self._channels.largest
         if large and not self._room_for_state(delivery, large):
             return
         if not self._stop(delivery):

@@ -183,7 +183,7 @@ class Checking(Delivering):
         if due is None:
             self.refuse_transfer()
             return
-        large = self._looked.largest
+        large = self._channels.largest
         if large and not self._room_for_state(delivery, large + engine.octets_of_values(delivery)):
             return
         if delivery in self._deciding:

@@ -14,10 +14,9 @@ from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
 from links import container, endpoints, engine
 from links.client import Client
-from links.dispositions import Dispositions
 from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
-from links.look import Look
+from links.guard import FrameGuard
 from links.output import Output
 from links.parked import Parked
 from links.sole import Sole, policy
@@ -84,14 +83,13 @@ class Connection(Client):
         "closing",
         "container",
         "dirty",
-        "dispositions",
         "endpoints",
         "fd",
         "greeting",
+        "guard",
         "held_back",
         "idle_timeout_ms",
         "incomplete",
-        "look",
         "number",
         "open",
         "opened",
@@ -136,8 +134,7 @@ class Connection(Client):
         self.read_room, self.read_seconds = LITTLE_ROOM, reactor.shares.most
         #: None once the protocol headers, and SASL, are done
         self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
-        self.dispositions = Dispositions()
-        self.look = Look(self, limits.max_frame_size_bytes, limits.handle_max)
+        self.guard = FrameGuard(self, limits.max_frame_size_bytes, limits.handle_max)
         #: how many links the peer posts on
         self.posting = 0
         #: posts and attaches that wait until their addresses are known
@@ -199,7 +196,7 @@ class Connection(Client):
         """Whether it is not to be read for now."""
         return bool(
             (self.output.unread and self.output.too_much_unread)
-            or self.look.waits
+            or self.guard.waits
             or self.parked.too_much
             or (self.posting and self.posts_wait)
         )
@@ -258,12 +255,12 @@ class Connection(Client):
         elif kind in _SESSION_EVENTS:
             session = engine.event_session(event)
             if kind == engine.SESSION_REMOTE_OPEN:
-                self.look.channels.begun(session)
+                self.guard.channels.begun(session)
             self._on_endpoint(kind, session)
         elif kind in _LINK_EVENTS:
             link = engine.event_link(event)
             if kind == engine.LINK_REMOTE_OPEN:
-                self.look.channels.attached(link)
+                self.guard.channels.attached(link)
             self._on_endpoint(kind, link)
         elif kind == engine.CONNECTION_REMOTE_CLOSE:
             self.closing = True  # frames after the peer's close are ignored (part 2, section 2.7.9)
@@ -272,7 +269,7 @@ class Connection(Client):
             engine.connection_close(self.pointer)
             self.mark()
         elif kind == engine.TRANSPORT_ERROR:
-            self.output.amending.due = True  # what the engine says may be no condition of the standard
+            self.output.frames.due = True  # what the engine says may be no condition of the standard
             why = engine.condition_of(engine.transport_condition(self.transport))
             if _SILENT not in why:
                 self.endpoints.depart(Departure.ENDED)
@@ -288,19 +285,19 @@ class Connection(Client):
 
     def go_on(self) -> None:
         """What its peer has sent may wait no longer."""
-        if self.look.waits:
+        if self.guard.waits:
             self.service.loop.call_later(0, partial(self.reactor.go_on, self))
 
     def refusal_of(self, link: engine.Pointer) -> Refusal | None:
         """Of an attach, for what the engine does not show."""
-        return self.look.channels.refusal_of(link)
+        return self.guard.channels.refusal_of(link)
 
     def asked(self, link: engine.Pointer) -> Termini | None:
         """What its attach says of its termini, and the engine does not show."""
-        return self.look.channels.asked(link)
+        return self.guard.channels.asked(link)
 
     def say_state(self, link: engine.Pointer) -> None:
-        self.look.channels.say_state(link)
+        self.guard.channels.say_state(link)
 
     def _on_open(self) -> None:
         if self.opened:
@@ -313,8 +310,8 @@ class Connection(Client):
             self.force_close(Condition.NOT_ALLOWED, text)
             return
         self.container = engine.remote_container(self.pointer)
-        if self.look.channels.open_refused is not None:
-            refusal, field = self.look.channels.open_refused
+        if self.guard.channels.open_refused is not None:
+            refusal, field = self.guard.channels.open_refused
             self.refuse_open(refusal, field=field)
             return
         no_room = self.service.starved or self.reactor.crowd.opens(self)
@@ -404,21 +401,7 @@ class Connection(Client):
         self.mark()
 
 
-# Input that the engine may not have, or does not take (P14).
-
-
-def may_have(connection: Connection, octets: memoryview) -> bool:
-    """Whether the engine may have what was read."""
-    dispositions = connection.dispositions
-    if dispositions.refused:
-        return False
-    try:
-        dispositions.look(octets)
-    except Refusal as refusal:
-        log.info("connection refused", peer=connection.peer, description=refusal.description)
-        connection.force_close(refusal.condition, refusal.description)
-        return False
-    return True
+# Input that the engine does not take (P14).
 
 
 def refuse(connection: Connection) -> None:

@@ -222,7 +222,7 @@ class Consuming(Outgoing):
         if entry is None:
             self.refuse_transfer()
             return None
-        large = self._looked.largest
+        large = self._channels.largest
         if large and not self._room_for_state(delivery, large + engine.octets_of_values(delivery)):
             return None
         state, settled, fields = steps.said(delivery)

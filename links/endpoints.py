@@ -97,7 +97,7 @@ class Endpoints:
             self.connection.force_close(Condition.NOT_ALLOWED, text)
             return
         self.sessions[session] = {}
-        self.connection.output.amending.due = True
+        self.connection.output.frames.due = True
         engine.session_open(session)
 
     def _on_attach(self, pointer: engine.Pointer) -> None:

@@ -10,7 +10,7 @@ import structlog
 from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
-from links import amending, container, engine, performatives, states
+from links import container, engine, frames, performatives, states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.outcomes import Outcome
     from coordinator.service import Service
-    from links.dispositions import Dispositions
+    from links.guard import FrameGuard
     from links.output import Output
     from links.parked import Parked
     from links.performatives import Termini
@@ -38,7 +38,7 @@ class Carrier(Protocol):
 
     service: Service
     output: Output
-    dispositions: Dispositions
+    guard: FrameGuard
     #: unique in this process
     number: int
     pointer: engine.Pointer
@@ -139,7 +139,7 @@ Identity = tuple[str | None, str, bool, str]
 class Link:
     """Code that waited for the store checks ``open`` before it uses ``pointer``."""
 
-    __slots__ = ("_looked", "connection", "departure", "identity", "name", "open", "pointer", "right", "session")
+    __slots__ = ("_channels", "connection", "departure", "identity", "name", "open", "pointer", "right", "session")
 
     #: see :class:`links.steps.Link`
     takes: int = -1
@@ -148,7 +148,7 @@ class Link:
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         self.connection = connection
-        self._looked = connection.dispositions
+        self._channels = connection.guard.channels
         self.departure = Departure.LOST
         self.pointer = pointer
         self.session = engine.link_session(pointer)
@@ -263,9 +263,9 @@ def copy_source(connection: Carrier, pointer: engine.Pointer) -> None:
 def answer_default_outcome(connection: Carrier, pointer: engine.Pointer, outcome: Outcome) -> None:
     """The answer to the attach, which is not written yet, says that our source has this default-outcome."""
     properties = engine.terminus_properties(engine.link_source(pointer))
-    marked = amending.with_default_outcome(performatives.encoded(outcome), engine.encoded_short(properties) or b"")
+    marked = frames.with_default_outcome(performatives.encoded(outcome), engine.encoded_short(properties) or b"")
     engine.put_octets(marked, properties)
-    connection.output.amending.due = True
+    connection.output.frames.due = True
 
 
 def copy_target(connection: Carrier, pointer: engine.Pointer) -> None:
@@ -322,8 +322,8 @@ class Refused(Link):
                 self.connection.mark()
                 self.lost()
             return
-        if self._looked.largest:
-            self._room_for_state(delivery, self._looked.largest)
+        if self._channels.largest:
+            self._room_for_state(delivery, self._channels.largest)
         taken = self.undecided.get(delivery)
         if taken is not None:
             self._not_taken(delivery, taken)

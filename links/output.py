@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from links import engine
-from links.amending import Amending
-from links.said import Said
+from links.frames import SentFrames
 
 if TYPE_CHECKING:
     import socket as sockets
@@ -70,7 +69,7 @@ class Output:
 
     __slots__ = (
         "_asked", "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "_unsettled",
-        "amending", "handed", "posted", "put_off", "said", "unread", "writing",
+        "frames", "handed", "posted", "put_off", "unread", "writing",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
@@ -78,8 +77,7 @@ class Output:
         self.writing = False
         #: taken out of the engine, and not by the socket yet
         self.unread = bytearray()
-        self.said = Said()
-        self.amending = Amending(connection.service.limits.handle_max)
+        self.frames = SentFrames(connection.service.limits.handle_max)
         #: each makes a frame that the engine cannot be asked for, once the engine has nothing to write; by what it is
         #: about, so that a peer that asks again before it is answered takes no more memory
         self._asked: dict[object, Callable[[], bytes]] = {}
@@ -207,7 +205,7 @@ class Output:
 
     def write(self) -> None:
         connection = self._connection
-        if self.amending.due:
+        if self.frames.due:
             self._set_aside()
         if self.unread and not self._write_unread():
             self._set_aside()
@@ -239,7 +237,7 @@ class Output:
                 connection.close()
                 return
             if sent:
-                self.said.hear(engine.write_view[:sent])
+                self.frames.observe(engine.write_view[:sent])
                 pop(transport, sent)
             if sent < size:
                 self._moved = time.monotonic()
@@ -275,16 +273,17 @@ class Output:
         connection = self._connection
         if not connection.open:
             return
-        transport, taken = connection.transport, bytearray()
+        transport, taken, rewrites = connection.transport, bytearray(), self.frames.due
         size = engine.transport_pending(transport)
         while size > 0:
             size = engine.transport_peek(transport, engine.write_buffer, min(size, engine.READ_ROOM))
-            self.said.hear(engine.write_view[:size])
+            if not rewrites:
+                self.frames.observe(engine.write_view[:size])
             taken += engine.write_view[:size]
             engine.transport_pop(transport, size)
             size = engine.transport_pending(transport)
         # what was begun is whole: all before was taken out of the engine, too
-        self._add_unread(self.amending.amended(bytes(taken)) if self.amending.due else taken)
+        self._add_unread(self.frames.rewrite_outgoing(bytes(taken)) if rewrites else taken)
         if size == 0:
             self._add_asked()
 

@@ -22,7 +22,7 @@ import structlog
 from coordinator.errors import Condition
 from coordinator.retirement import Departure
 from links import engine, steps
-from links.connection import Connection, may_have, refuse
+from links.connection import Connection, refuse
 from links.crowd import Crowd
 from links.endpoints import Attaches
 from links.greeting import Greeting
@@ -586,15 +586,14 @@ class Reactor(Loop):
 
     def _push(self, connection: Connection, size: int) -> None:
         """Octets from the beginning of the buffer."""
-        if may_have(connection, engine.read_view[:size]):
-            self._feed(connection, bytes(engine.read_view[:size]), engine.read_buffer)
+        self._feed(connection, bytes(engine.read_view[:size]), engine.read_buffer)
 
     def _feed(self, connection: Connection, read: bytes, buffer: engine.Pointer) -> None:
         """What the engine may have of it."""
-        transport, look = connection.transport, connection.look
+        transport, guard = connection.transport, connection.guard
         push = engine.transport_push
-        for octets, length in look.pieces(read, buffer):
-            at, quiet = 0, look.plain
+        for octets, length in guard.filter(read, buffer):
+            at, quiet = 0, guard.plain
             while at < length:
                 taken = push(transport, octets + at, length - at)
                 quiet = self.drain_events() and quiet
@@ -609,13 +608,13 @@ class Reactor(Loop):
             if at < length or engine.transport_capacity(transport) < 0:
                 refuse(connection)
                 return
-        if look.waits:
+        if guard.waits:
             self._pause(connection)
 
     def go_on(self, connection: Connection) -> None:
         """With what has waited; then read on."""
-        if connection.open and connection.look.waits:
-            held = connection.look.held()
+        if connection.open and connection.guard.waits:
+            held = connection.guard.held()
             self._feed(connection, held, engine.buffer_of(held))
             self.resume(connection)
 

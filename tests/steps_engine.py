@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from links import engine
-from tests.look_engine import Output
+from tests.guard_engine import Output
 from tests.wire.frames import (
     AMQP_HEADER,
     RECEIVER,

@@ -14,7 +14,7 @@ from store.permissions import Verb
 
 if TYPE_CHECKING:
     from coordinator.checks import Due
-    from links.link import Carrier
+    from links.connection import Connection
     from links.outgoing import Filters
 
 #: a source address that begins so names a producer group
@@ -30,7 +30,7 @@ _UNKNOWN = (engine.RELEASED, engine.MODIFIED)
 _tags = count(1)
 
 
-def attach_checker(connection: Carrier, pointer: engine.Pointer, name: str, asked: Filters) -> None:
+def attach_checker(connection: Connection, pointer: engine.Pointer, name: str, asked: Filters) -> None:
     """``name``: the source's address, which begins with :data:`PREFIX`.
 
     :raises Refusal: it asks for what no checker can have.
@@ -71,7 +71,9 @@ class Checking(Delivering):
         "unsettled",
     )
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer, name: str, group: str, most_octets: int) -> None:
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, name: str, group: str, most_octets: int
+    ) -> None:
         self.group = group
         self.most_octets = most_octets
         self.coming = 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket as sockets
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from proton import symbol
 
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
-from links import container, endpoints, engine
+from links import container, engine
 from links.client import Client
 from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from coordinator.address.permissions import Rights
     from coordinator.service import Service
-    from links.crowd import Crowd
-    from links.link import Sending
+    from links.outgoing import Delivering
     from links.performatives import Termini
-    from links.reactor import Shares
+    from links.reactor import Reactor
     from store.permissions import Verb
 
 
@@ -46,33 +45,6 @@ _SILENT = "local-idle-timeout expired"
 
 _SESSION_EVENTS = (engine.SESSION_REMOTE_OPEN, engine.SESSION_REMOTE_CLOSE)
 _LINK_EVENTS = (engine.LINK_REMOTE_OPEN, engine.LINK_REMOTE_CLOSE, engine.LINK_REMOTE_DETACH)
-
-
-class Reactor(endpoints.Reactor, Protocol):
-    """What drives a connection, and knows all of them."""
-
-    events: engine.Pointer
-    #: connections that may have something to write
-    dirty: list[Connection]
-    crowd: Crowd[Connection]
-    shares: Shares
-
-    @property
-    def connections(self) -> Collection[Connection]: ...
-
-    def opened(self, connection: Connection) -> None: ...
-
-    def resume(self, connection: Connection) -> None: ...
-
-    def go_on(self, connection: Connection) -> None: ...
-
-    def proceed(self, connection: Connection) -> None: ...
-
-    def read_in_turn(self, connection: Connection) -> None: ...
-
-    def watch_socket(self, connection: Connection) -> None: ...
-
-    def close(self, connection: Connection) -> None: ...
 
 
 class Connection(Client):
@@ -153,9 +125,9 @@ class Connection(Client):
         self.endpoints = Endpoints(self)
         self.sessions: Collection[engine.Pointer] = self.endpoints.sessions
         #: links that stopped because too much waits to be written
-        self.starved: dict[Sending, None] = {}
+        self.starved: dict[Delivering, None] = {}
         #: and links that stopped because too much is unsettled
-        self.held_back: dict[Sending, None] = {}
+        self.held_back: dict[Delivering, None] = {}
         #: a piece of a large message is being read for it
         self.asking = False
 
@@ -201,7 +173,7 @@ class Connection(Client):
             or (self.posting and self.posts_wait)
         )
 
-    def hold_back(self, link: Sending) -> None:
+    def hold_back(self, link: Delivering) -> None:
         """The link sends nothing until this connection, or all of them together, have less in the engine."""
         self.held_back[link] = None
         self.service.hold_back(self.go_on_held_back)

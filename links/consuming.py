@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
-    from links.link import Carrier
+    from links.connection import Connection
     from links.outgoing import Filters
 
 log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ class Consuming(Outgoing):
 
     def __init__(
         self,
-        connection: Carrier,
+        connection: Connection,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,
@@ -359,7 +359,7 @@ class Subscribing(Consuming):
 
     def __init__(
         self,
-        connection: Carrier,
+        connection: Connection,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -12,15 +12,12 @@ from coordinator.errors import Condition, Refusal
 from coordinator.login.logins import origin_of_peer
 
 if TYPE_CHECKING:
-    from links.client import Client
+    from links.connection import Connection
 
 log = structlog.get_logger(__name__)
 
 
-ClientT = TypeVar("ClientT", bound="Client")
-
-
-class Crowd(Generic[ClientT]):
+class Crowd:
     """From :meth:`came` to :meth:`left`. One user, or one host, may have many, but not the room of all others; before
     the login a connection counts for its host alone.
     """
@@ -28,11 +25,11 @@ class Crowd(Generic[ClientT]):
     def __init__(self) -> None:
         self._from: Counter[str] = Counter()
         #: those that are not open yet, by where they come from
-        self._unopened: dict[str, dict[ClientT, None]] = {}
+        self._unopened: dict[str, dict[Connection, None]] = {}
         self._count_unopened = 0
-        self._users: dict[str, set[ClientT]] = {}
+        self._users: dict[str, set[Connection]] = {}
 
-    def came(self, connection: ClientT) -> ClientT | None:
+    def came(self, connection: Connection) -> Connection | None:
         """The connection that is to be closed for it, where too many are not open: one of those of the address that has
         the most, picked at random, so that neither who is first nor who is last keeps all others out.
         """
@@ -51,7 +48,7 @@ class Crowd(Generic[ClientT]):
         log.info("connection closed: too many are not open (limits.connections_unopened)", peer=chosen.peer)
         return chosen
 
-    def opens(self, connection: ClientT) -> Refusal | None:
+    def opens(self, connection: Connection) -> Refusal | None:
         """Why it may not be open: there are too many in all, from its host, or for its user."""
         self._is_not_unopened(connection)
         limits, user = connection.service.limits, connection.user
@@ -69,7 +66,7 @@ class Crowd(Generic[ClientT]):
             self._users.setdefault(user, set()).add(connection)
         return None
 
-    def left(self, connection: ClientT) -> None:
+    def left(self, connection: Connection) -> None:
         self._is_not_unopened(connection)
         origin = origin_of_peer(connection.peer)
         self._from[origin] -= 1
@@ -81,7 +78,7 @@ class Crowd(Generic[ClientT]):
             if not own:
                 del self._users[connection.user or ""]
 
-    def _is_not_unopened(self, connection: ClientT) -> None:
+    def _is_not_unopened(self, connection: Connection) -> None:
         origin = origin_of_peer(connection.peer)
         unopened = self._unopened.get(origin, {})
         if connection in unopened:

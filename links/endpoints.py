@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -15,7 +15,7 @@ from links import engine, outgoing
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.incoming import Incoming
-from links.link import NONE, Attaching, Carrier, Identity, Link, Refused, refuse_attach
+from links.link import NONE, Attaching, Identity, Link, Refused, refuse_attach
 from links.outgoing import Delivering
 from links.posting import attach_target
 from links.source import attach_source
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coordinator.address.nodes import Address
+    from links.connection import Connection
     from store.loop import Loop
 
 
@@ -40,35 +41,10 @@ MOST_FRAME_BESIDES_NAME = 100
 MOST_INCOMPLETE = 64
 
 
-class Reactor(Protocol):
-    """What knows the links of all connections."""
-
-    attaches: Attaches
-    #: every open link by its pointer in the engine, and by user, container, direction and name (P13, S3)
-    links: dict[engine.Pointer, Link]
-    named: dict[Identity, Link]
-
-
-class Owner(Carrier, Protocol):
-    """The connection whose sessions and links these are."""
-
-    transport: engine.Pointer
-    #: octets that the next turn reads at once
-    read_room: int
-
-    @property
-    def reactor(self) -> Reactor: ...
-
-    def refusal_of(self, link: engine.Pointer) -> Refusal | None: ...
-
-    def go_on(self) -> None:
-        """What its peer has sent may wait no longer."""
-
-
 class Endpoints:
     __slots__ = ("_left", "connection", "dynamic", "links", "sessions")
 
-    def __init__(self, connection: Owner) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.links: dict[engine.Pointer, Link] = {}
         #: the links of each
@@ -363,7 +339,7 @@ class InTurn(Attaching):
 
     __slots__ = ("_attaches",)
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer, attaches: Attaches) -> None:
+    def __init__(self, connection: Connection, pointer: engine.Pointer, attaches: Attaches) -> None:
         super().__init__(connection, pointer)
         self._attaches = attaches
 
@@ -378,9 +354,9 @@ class Attaches:
         self._loop = loop
         self._share = TurnShare()
         self._counting = False
-        self._waiting: dict[Carrier, dict[InTurn, None]] = {}
+        self._waiting: dict[Connection, dict[InTurn, None]] = {}
 
-    def take(self, connection: Carrier, pointer: engine.Pointer) -> None:
+    def take(self, connection: Connection, pointer: engine.Pointer) -> None:
         """Answer the attach now if this turn has time left; otherwise let it wait."""
         if not self._counting:
             self._counting = True

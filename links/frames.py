@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.codec.encoding import encode_boolean, encode_list, encode_string, encode_symbol, encode_uint, skip
 from coordinator.errors import Condition
@@ -20,25 +20,12 @@ from store.compiled import compiled
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from links.channels import Channel
+
     #: The octets of a plain frame that stand for its channel, and of a transfer those for its handle.
     Key = tuple[bytes, bytes | None]
     #: By channel: the highest delivery that its dispositions name.
-    Told = dict["Channel", int]
-
-
-class Channel(Protocol):
-    """A session of the peer's."""
-
-    #: the ids of the next transfer, and of the next delivery
-    received: int
-    delivery: int | None
-
-
-class Session(Protocol):
-    """One of ours."""
-
-    #: how many transfers
-    sent: int
+    Told = dict[Channel, int]
 
 
 _SIZE = Struct(">I").unpack_from
@@ -115,7 +102,7 @@ def _plain_in_python(octets: bytes, at: int, channels: Mapping[Key, Channel], to
     return at
 
 
-def _unnoted_in_python(octets: bytes | memoryview, at: int, sessions: Mapping[int, Session], rewrites: bool) -> int:
+def _unnoted_in_python(octets: bytes | memoryview, at: int, sessions: Mapping[int, _Ours], rewrites: bool) -> int:
     """Pass over frames of ours: where the first begins that begins or ends a session or a link, or is cut off before
     its descriptor; where it ``rewrites``, also the first flow or close. ``sent`` of its session is one more for each
     transfer.
@@ -137,7 +124,7 @@ def _unnoted_in_python(octets: bytes | memoryview, at: int, sessions: Mapping[in
 
 _frames = compiled("links._frames")
 plain: Callable[[bytes, int, Mapping[Key, Channel], Told], int] = _plain_in_python if _frames is None else _frames.plain
-unnoted: Callable[[bytes | memoryview, int, Mapping[int, Session], bool], int] = (
+unnoted: Callable[[bytes | memoryview, int, Mapping[int, _Ours], bool], int] = (
     _unnoted_in_python if _frames is None else _frames.unnoted
 )
 

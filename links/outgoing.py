@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from links.link import Carrier
+    from links.connection import Connection
 
 
 # Links on which the service sends: their answer to the attach, their credit, and when they wait (rules P5, P8).
@@ -43,7 +43,7 @@ class Delivering(Link):
     __slots__ = ("_drains", "_owes_flow", "credit", "draining")
 
     def __init__(
-        self, connection: Carrier, pointer: engine.Pointer, address: str, filters: bytes, *, lasts: bool = False
+        self, connection: Connection, pointer: engine.Pointer, address: str, filters: bytes, *, lasts: bool = False
     ) -> None:
         """Answer the attach. ``filters``: those that are honoured, an encoded map. ``lasts``: the source outlives the
         link.
@@ -176,7 +176,7 @@ class Outgoing(Delivering):
 
     def __init__(
         self,
-        connection: Carrier,
+        connection: Connection,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,

@@ -7,7 +7,7 @@ While a peer leaves too much unread, its connection is not read either: each fra
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -15,10 +15,9 @@ from links import engine
 from links.frames import SentFrames
 
 if TYPE_CHECKING:
-    import socket as sockets
-    from collections.abc import Callable, Collection, Iterable, Sized
+    from collections.abc import Callable, Iterable
 
-    from coordinator.service import Service
+    from links.connection import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -36,34 +35,6 @@ def _buffer_octets(octets: int) -> int:
     return _BESIDES + (1 << octets.bit_length())
 
 
-class Carrier(Protocol):
-    """The connection whose octets these are."""
-
-    transport: engine.Pointer
-    socket: sockets.socket
-    service: Service
-    open: bool
-    paused: bool
-
-    @property
-    def sessions(self) -> Collection[engine.Pointer]: ...
-
-    @property
-    def held_back(self) -> Sized:
-        """Links that stopped because too much is unsettled."""
-
-    def go_on_held_back(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def mark(self) -> None: ...
-
-    def watch_socket(self) -> None:
-        """Wait for input, or for room to write, as the connection now needs."""
-
-    def close(self) -> None: ...
-
-
 class Output:
     """``writing``: the socket takes no more for now."""
 
@@ -72,7 +43,7 @@ class Output:
         "frames", "handed", "posted", "put_off", "unread", "writing",
     )  # fmt: skip
 
-    def __init__(self, connection: Carrier) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.writing = False
         #: taken out of the engine, and not by the socket yet

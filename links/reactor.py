@@ -369,7 +369,7 @@ class Reactor(Loop):
         #: attaches that have filters to be read
         self.attaches = Attaches(self)
         self._ticks = Ticks(self)
-        self.crowd: Crowd[Connection] = Crowd()
+        self.crowd = Crowd()
         self.leaving = Leaving(self)
         self.shares = Shares()
 

@@ -12,7 +12,7 @@ import termios
 import time
 from contextlib import suppress
 from fcntl import ioctl
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from proton import symbol, uint
@@ -22,8 +22,7 @@ from coordinator.errors import Condition, Refusal
 from links import container, engine, values
 
 if TYPE_CHECKING:
-    from coordinator.service import Service
-    from links.output import Output
+    from links.connection import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -72,31 +71,10 @@ def policy(connection: engine.Pointer) -> int | None:
     return _CLOSE_EXISTING if found else _REFUSE_CONNECTION
 
 
-class Carrier(Protocol):
-    """The connection that is to be its container's only one."""
-
-    service: Service
-    output: Output
-    socket: socket.socket
-    number: int
-    user_id: str | None
-    container: str
-    peer: str
-    open: bool
-
-    def admit(self) -> None: ...
-
-    def refuse_open(self, refusal: Refusal, *, field: str) -> None: ...
-
-    def force_close(self, condition: Condition, description: str, info: dict[object, object]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Sole:
     """Claims the container for ``connection``, whose open waits for the answer to the claim."""
 
-    def __init__(self, connection: Carrier, asked: int) -> None:
+    def __init__(self, connection: Connection, asked: int) -> None:
         self._connection = connection
         self._policy = asked
         self._probing = False

@@ -28,7 +28,7 @@ MOST = 1000
 
 
 class Link:
-    """As of :class:`links.steps.Link`; what it is called with, and which link it is, goes to the engine's list."""
+    """As of :class:`links.link.Link`; what it is called with, and which link it is, goes to the engine's list."""
 
     takes = MOST
 

@@ -20,7 +20,7 @@ _TAGGED = (b"\xa0\x01t\x43", b"\xa0\x01t\x43", b"\xa0\x20" + bytes(32) + b"\x52\
 
 
 class Session:
-    """As of :class:`links.frames.Session`."""
+    """A session of ours, as far as it is counted."""
 
     def __init__(self) -> None:
         self.sent = 0

@@ -14,6 +14,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
 from links import container, engine
 from links.client import Client
+from links.close_reason import USUAL, CloseReason
 from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
 from links.guard import FrameGuard
@@ -52,6 +53,7 @@ class Connection(Client):
         "_sole",
         "addresses_made",
         "asking",
+        "close_reason",
         "closing",
         "container",
         "dirty",
@@ -114,6 +116,8 @@ class Connection(Client):
         #: how many links we have closed, and the peer has not, in the middle of a delivery
         self.incomplete = 0
         self.opened = self.closing = False
+        #: None until it is known that it ends
+        self.close_reason: CloseReason | None = None
         #: the number of the last tick that was asked for: only that one is due
         self.ticks = 0
         #: its claim to be the container's only connection (P15)
@@ -159,9 +163,23 @@ class Connection(Client):
     def watch_socket(self) -> None:
         self.reactor.watch_socket(self)
 
-    def close(self) -> None:
+    def close(self, reason: CloseReason) -> None:
         """Close the socket at once, without a close frame."""
-        self.reactor.close(self)
+        self.reactor.close(self, reason)
+
+    def ends(self, reason: CloseReason, **more: object) -> None:
+        """Log why it is closed, unless that was said before."""
+        if self.close_reason is None:
+            self.close_reason = reason
+            tell = log.debug if reason in USUAL else log.info
+            tell(
+                "connection closed",
+                reason=reason.value,
+                peer=self.peer,
+                container=self.container,
+                user=self.user,
+                **more,
+            )
 
     @property
     def must_pause(self) -> bool:
@@ -213,11 +231,11 @@ class Connection(Client):
 
     def _locked_out(self) -> None:
         """Its user was disabled or removed."""
-        log.info("connection closed: its user may not log in any more", peer=self.peer, container=self.container)
         if self.greeting is not None:
-            self.close()
+            self.close(CloseReason.USER_LOCKED_OUT)
         elif not self.closing:
-            self.force_close(Condition.UNAUTHORIZED_ACCESS, "the user may not log in any more")
+            text = "the user may not log in any more"
+            self.force_close(CloseReason.USER_LOCKED_OUT, Condition.UNAUTHORIZED_ACCESS, text)
 
     # -- events
 
@@ -235,6 +253,7 @@ class Connection(Client):
                 self.guard.channels.attached(link)
             self._on_endpoint(kind, link)
         elif kind == engine.CONNECTION_REMOTE_CLOSE:
+            self.ends(CloseReason.CLIENT_CLOSED)
             self.closing = True  # frames after the peer's close are ignored (part 2, section 2.7.9)
             self.endpoints.depart(Departure.LEFT)
             self.lost()
@@ -243,9 +262,11 @@ class Connection(Client):
         elif kind == engine.TRANSPORT_ERROR:
             self.output.frames.due = True  # what the engine says may be no condition of the standard
             why = engine.condition_of(engine.transport_condition(self.transport))
-            if _SILENT not in why:
+            if _SILENT in why:
+                self.ends(CloseReason.CLIENT_SILENT, description=why)
+            else:
                 self.endpoints.depart(Departure.ENDED)
-            log.info("connection failed", peer=self.peer, container=self.container, why=why)
+                self.ends(CloseReason.PROTOCOL_ERROR, description=why)
 
     def _on_endpoint(self, kind: int, pointer: engine.Pointer) -> None:
         if not self.closing:
@@ -273,22 +294,26 @@ class Connection(Client):
 
     def _on_open(self) -> None:
         if self.opened:
-            self.force_close(Condition.ILLEGAL_STATE, "a second open on one connection")
+            text = "a second open on one connection"
+            self.force_close(CloseReason.PROTOCOL_ERROR, Condition.ILLEGAL_STATE, text)
             return
         self.opened = True
         idle = engine.transport_remote_idle_timeout(self.transport)
         if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with an error that says why
             text = f"an idle-time-out of {idle} ms cannot be kept; {SHORTEST_IDLE_MS} ms or more was expected"
-            self.force_close(Condition.NOT_ALLOWED, text)
+            self.force_close(CloseReason.OPEN_REFUSED, Condition.NOT_ALLOWED, text)
             return
         self.container = engine.remote_container(self.pointer)
         if self.guard.channels.open_refused is not None:
             refusal, field = self.guard.channels.open_refused
-            self.refuse_open(refusal, field=field)
+            self.refuse_open(CloseReason.OPEN_REFUSED, refusal, field=field)
             return
-        no_room = self.service.starved or self.reactor.crowd.opens(self)
+        if self.service.starved is not None:
+            self.refuse_open(CloseReason.NO_DATABASE_CONNECTION, self.service.starved, field="")
+            return
+        no_room = self.reactor.crowd.opens(self)
         if no_room is not None:
-            self.refuse_open(no_room, field="")
+            self.refuse_open(CloseReason.TOO_MANY_CONNECTIONS, no_room, field="")
             return
         self.opening = True
         if self.rights is not None:
@@ -299,7 +324,7 @@ class Connection(Client):
         try:
             asked = policy(self.pointer)
         except Refusal as refusal:
-            self.refuse_open(refusal, field="properties")
+            self.refuse_open(CloseReason.OPEN_REFUSED, refusal, field="properties")
             return
         if asked is None:
             self.admit()
@@ -316,23 +341,15 @@ class Connection(Client):
         self.go_on()
         self.mark()
 
-    def refuse_open(self, refusal: Refusal, *, field: str) -> None:
+    def refuse_open(self, reason: CloseReason, refusal: Refusal, *, field: str) -> None:
         """P15: our open announces the refusal, and our close gives the reason. ``field``: of the peer's open, if it is
         the reason.
         """
-        log.info(
-            "connection refused",
-            peer=self.peer,
-            container=self.container,
-            user=self.user,
-            condition=refusal.condition.value,
-            description=refusal.description,
-        )
         self._describe({symbol(container.ESTABLISHMENT_FAILED): True})
         info: dict[object, object] = {}
         if refusal.condition is Condition.INVALID_FIELD:
             info[symbol("invalid-field")] = symbol(field)
-        self.force_close(refusal.condition, refusal.description, info)
+        self.force_close(reason, refusal.condition, refusal.description, info)
 
     def _describe(self, more: dict[object, object] | None = None) -> None:
         offered: tuple[str, ...] = container.OFFERED
@@ -360,8 +377,15 @@ class Connection(Client):
             self._sole = None
         self.opening = False
 
-    def force_close(self, condition: Condition, description: str, info: dict[object, object] | None = None) -> None:
+    def force_close(
+        self,
+        reason: CloseReason,
+        condition: Condition,
+        description: str,
+        info: dict[object, object] | None = None,
+    ) -> None:
         """Close from our side (rules F5, P14, P15)."""
+        self.ends(reason, condition=condition.value, description=description)
         self.closing = True
         self.endpoints.depart(Departure.ENDED)
         self.lost()
@@ -389,9 +413,8 @@ def refuse(connection: Connection) -> None:
         return
     if state & engine.REMOTE_ACTIVE:
         if not connection.closing:
-            connection.force_close(
-                Condition.DECODE_ERROR, "a frame that cannot be decoded, or that is out of its place"
-            )
+            text = "a frame that cannot be decoded, or that is out of its place"
+            connection.force_close(CloseReason.PROTOCOL_ERROR, Condition.DECODE_ERROR, text)
     else:
         connection.output.write()
-        connection.close()
+        connection.close(CloseReason.PROTOCOL_ERROR)

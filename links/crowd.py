@@ -6,15 +6,12 @@ import secrets
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import structlog
-
 from coordinator.errors import Condition, Refusal
 from coordinator.login.logins import origin_of_peer
+from links.close_reason import CloseReason
 
 if TYPE_CHECKING:
     from links.connection import Connection
-
-log = structlog.get_logger(__name__)
 
 
 class Crowd:
@@ -29,9 +26,10 @@ class Crowd:
         self._count_unopened = 0
         self._users: dict[str, set[Connection]] = {}
 
-    def came(self, connection: Connection) -> Connection | None:
-        """The connection that is to be closed for it, where too many are not open: one of those of the address that has
-        the most, picked at random, so that neither who is first nor who is last keeps all others out.
+    def came(self, connection: Connection) -> tuple[Connection, CloseReason] | None:
+        """Return the connection that is to be closed for it, and why. Where too many are not open, that is one of those
+        of the address that has the most, picked at random, so that neither who is first nor who is last keeps all
+        others out.
         """
         limits = connection.service.limits
         origin = origin_of_peer(connection.peer)
@@ -40,13 +38,11 @@ class Crowd:
         self._count_unopened += 1
         count = connection.service.memory.connections
         if count > 2 * limits.connections or self._from[origin] > 2 * limits.connections_per_address:
-            return connection  # far too many: closed without an answer
+            return connection, CloseReason.TOO_MANY_CONNECTIONS  # far too many: closed without an answer
         if self._count_unopened <= limits.connections_unopened:
             return None
         most = max(self._unopened.values(), key=len)
-        chosen = secrets.choice(list(most))
-        log.info("connection closed: too many are not open (limits.connections_unopened)", peer=chosen.peer)
-        return chosen
+        return secrets.choice(list(most)), CloseReason.TOO_MANY_NOT_OPENED
 
     def opens(self, connection: Connection) -> Refusal | None:
         """Why it may not be open: there are too many in all, from its host, or for its user."""

@@ -12,6 +12,7 @@ from coordinator.codec.selectors import TurnShare
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
 from links import engine, outgoing
+from links.close_reason import CloseReason
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.incoming import Incoming
@@ -70,7 +71,7 @@ class Endpoints:
         # the begin answers a session that the peer began itself, on another channel: this service begins none
         if not engine.session_state(session) & engine.LOCAL_UNINIT:
             text = "a begin with a remote-channel, though the service has begun no session"
-            self.connection.force_close(Condition.NOT_ALLOWED, text)
+            self.connection.force_close(CloseReason.PROTOCOL_ERROR, Condition.NOT_ALLOWED, text)
             return
         self.sessions[session] = {}
         self.connection.output.frames.due = True
@@ -79,13 +80,13 @@ class Endpoints:
     def _on_attach(self, pointer: engine.Pointer) -> None:
         self.connection.read_room = LITTLE_ROOM
         if not engine.link_is_named(pointer):
-            self.connection.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
+            text = "an attach without a name (part 2, section 2.7.3)"
+            self.connection.force_close(CloseReason.PROTOCOL_ERROR, Condition.DECODE_ERROR, text)
             return
         most = engine.transport_remote_max_frame(self.connection.transport)
         if len(engine.link_name(pointer).encode()) > most - MOST_FRAME_BESIDES_NAME > 0:
-            self.connection.force_close(
-                Condition.FRAME_SIZE_TOO_SMALL, f"a link's name is too long to be answered in a frame of {most} bytes"
-            )
+            text = f"a link's name is too long to be answered in a frame of {most} bytes"
+            self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.FRAME_SIZE_TOO_SMALL, text)
             return
         refused = self.connection.refusal_of(pointer)
         try:
@@ -120,7 +121,8 @@ class Endpoints:
         most, most_of_all = limits.handle_max + 1, limits.links_per_connection
         links = len(self.sessions[engine.link_session(pointer)])
         if links >= 2 * most or len(self.links) >= 2 * most_of_all:
-            self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, "too many refused links were not detached")
+            text = "too many refused links were not detached"
+            self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.RESOURCE_LIMIT_EXCEEDED, text)
             return False
         if len(self.links) >= most_of_all:
             raise Refusal(
@@ -230,7 +232,7 @@ class Endpoints:
         self.connection.mark()
         if self.connection.incomplete > MOST_INCOMPLETE and not self.connection.closing:
             text = f"more than {MOST_INCOMPLETE} refused links have deliveries that are not complete"
-            self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+            self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def look_at_rights(self) -> None:
         """S3: links end that need a right which the user has no more."""

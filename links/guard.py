@@ -8,12 +8,11 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING
 
-import structlog
-
 from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
 from links import engine, frames, performatives
 from links.channels import MOST_CREDIT, MOST_OF_TRANSFER, Before, Broken, Channels
+from links.close_reason import CloseReason
 from links.performatives import ATTACH, CLOSE, FLOW, OPEN, TRANSFER, Performative
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     #: Until where the engine gets what came before, what it gets in place of the frame, from where on it gets the rest,
     #: and what is done before that.
     Cut = tuple[int, bytes, int, Callable[[], None]]
-
-log = structlog.get_logger(__name__)
 
 _SIZE = Struct(">I")
 _HEADER = 8
@@ -237,8 +234,9 @@ class FrameGuard:
         if not self.channels.opened:
             self.channels.open_refused = refusal, ""
         elif not self._connection.closing:
-            log.info("connection refused", peer=self._connection.peer, description=refusal.description)
-            self._connection.force_close(refusal.condition, refusal.description)
+            exceeds = refusal.condition is Condition.RESOURCE_LIMIT_EXCEEDED
+            reason = CloseReason.LIMIT_EXCEEDED if exceeds else CloseReason.PROTOCOL_ERROR
+            self._connection.force_close(reason, refusal.condition, refusal.description)
 
 
 def _as_the_engine_takes_it(flow: Performative) -> bytes:

@@ -11,6 +11,7 @@ from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
 from links import container, engine, frames, performatives, states
+from links.close_reason import CloseReason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +130,7 @@ class Link:
         if self.connection.output.hold_state(delivery, octets):
             return True
         text = "large states of deliveries take too much memory (limits.memory_bytes): say less, or of fewer at once"
-        self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+        self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.RESOURCE_LIMIT_EXCEEDED, text)
         return False
 
 

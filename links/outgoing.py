@@ -22,6 +22,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from links import container, engine, steps
+from links.close_reason import CloseReason
 from links.link import Link, answer_default_outcome, answer_terminus, copy_target
 from links.output import MOST_HANDED
 
@@ -104,7 +105,8 @@ class Delivering(Link):
         """Whether the peer, the receiver of this link, has sent a transfer itself. That closes the connection."""
         if engine.link_current(self.pointer) == engine.NULL:  # our own deliveries are complete at once
             return False
-        self.connection.force_close(Condition.NOT_ALLOWED, f"a transfer from the receiver of the link {self.name!r}")
+        text = f"a transfer from the receiver of the link {self.name!r}"
+        self.connection.force_close(CloseReason.PROTOCOL_ERROR, Condition.NOT_ALLOWED, text)
         return True
 
     def drained(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from links import engine
+from links.close_reason import CloseReason
 from links.frames import SentFrames
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class Output:
             size = pending(transport)
             if size <= 0:
                 if size < 0:
-                    connection.close()
+                    connection.close(CloseReason.PROTOCOL_ERROR)
                     return
                 if self.handed:  # the rest waits for the windows of the peer
                     self.handed = sum(map(engine.session_outgoing_bytes, connection.sessions))
@@ -205,7 +206,7 @@ class Output:
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError:
-                connection.close()
+                connection.close(CloseReason.CLIENT_GONE)
                 return
             if sent:
                 self.frames.observe(engine.write_view[:sent])
@@ -230,7 +231,7 @@ class Output:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            connection.close()
+            connection.close(CloseReason.CLIENT_GONE)
             return False
         self._moved = time.monotonic()
         del self.unread[:sent]

@@ -14,17 +14,15 @@ from contextlib import suppress
 from fcntl import ioctl
 from typing import TYPE_CHECKING
 
-import structlog
 from proton import symbol, uint
 
 from coordinator.codec.encoding import DecodeError, decode, pairs, skip
 from coordinator.errors import Condition, Refusal
 from links import container, engine, values
+from links.close_reason import CloseReason
 
 if TYPE_CHECKING:
     from links.connection import Connection
-
-log = structlog.get_logger(__name__)
 
 _REFUSE_CONNECTION, _CLOSE_EXISTING = 0, 1
 _WEAK = 1
@@ -90,7 +88,7 @@ class Sole:
         if refusal is None:
             self._connection.admit()
         else:
-            self._connection.refuse_open(refusal, field="container-id")
+            self._connection.refuse_open(CloseReason.SOLE_CONNECTION, refusal, field="container-id")
 
     def release(self) -> None:
         self._claim.release()
@@ -99,6 +97,7 @@ class Sole:
         connection = self._connection
         if self._policy == _CLOSE_EXISTING:
             connection.force_close(
+                CloseReason.SOLE_CONNECTION,
                 Condition.RESOURCE_LOCKED,
                 "another connection of the container was opened; this one asked for close-existing",
                 {symbol("sole-connection-enforcement"): True},
@@ -129,8 +128,7 @@ class Sole:
         elif passed < _ANSWER_SECONDS:
             connection.service.loop.call_later(_LOOK_SECONDS, lambda: self._look(since))
         else:
-            log.info("connection closed: its host is gone", peer=connection.peer, container=connection.container)
-            connection.close()
+            connection.close(CloseReason.HOST_GONE)
 
 
 def _waiting(sock: socket.socket) -> int:

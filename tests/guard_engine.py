@@ -11,6 +11,7 @@ from cproton_ffi import ffi
 
 from coordinator.errors import Condition, Refusal
 from links import engine, steps
+from links.close_reason import CloseReason
 from links.frames import SentFrames
 from links.guard import FrameGuard
 from tests.wire.frames import Attach, Begin, Detach, End, Frame, Transfer, parse
@@ -136,7 +137,7 @@ class Served:
 
     # -- as the guard asks for it
 
-    def force_close(self, condition: Condition, description: str) -> None:
+    def force_close(self, reason: CloseReason, condition: Condition, description: str) -> None:
         assert description
         self.refused.append(("connection", condition))
         self.closing = True

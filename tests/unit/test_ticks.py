@@ -61,7 +61,7 @@ class Reactor:
         if not connection.paused:
             connection.readable = True
 
-    def close(self, connection: Any) -> None:
+    def close(self, connection: Any, _reason: object, **_more: object) -> None:
         self.did.append("close")
 
 

@@ -28,7 +28,7 @@ test:
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest $(PROCESSES) $(ARGS)
 
-#: make test-all    and the tests of the night: the rules compiled, clients in Go, Rust and C++
+#: make test-all    and the tests of the night: all values and forms of a case, clients in Go, Rust and C++
 test-all: override ARGS += --night
 test-all: test
 

@@ -14,21 +14,18 @@ from coordinator.commands.audit import audit
 from coordinator.commands.check import check
 from coordinator.commands.dead_letters import app as dead_letters
 from coordinator.commands.findings import app as findings
-from coordinator.commands.grant_roles import grant_roles
-from coordinator.commands.grant_sql import grant_sql
 from coordinator.commands.group import app as group
-from coordinator.commands.history import history
+from coordinator.commands.history import messages, show_transaction
 from coordinator.commands.maintain import maintain
 from coordinator.commands.migrate import migrate
-from coordinator.commands.permissions import grant, list_, revoke, who_can
-from coordinator.commands.purge import purge
+from coordinator.commands.permissions import app as permission
 from coordinator.commands.reconcile import reconcile
 from coordinator.commands.repair import repair
+from coordinator.commands.role import app as role
 from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
-from coordinator.commands.statistics import groups, stats
-from coordinator.commands.tls import app as tls
-from coordinator.commands.transactions import outcome, resolve, resume, transactions
+from coordinator.commands.transactions import list_ as list_transactions
+from coordinator.commands.transactions import resolve, resume
 from coordinator.commands.user import app as user
 from coordinator.commands.watch_outcomes import watch_outcomes
 from coordinator.standard_output import checked
@@ -42,6 +39,14 @@ app = typer.Typer(
     # Its tracebacks show local variables, and those hold secrets.
     pretty_exceptions_enable=False,
 )
+
+transaction = typer.Typer(
+    help="Look at transactions, and decide those that their clients have left.", no_args_is_help=True
+)
+transaction.command("list")(list_transactions)
+transaction.command("show")(show_transaction)
+transaction.command()(resolve)
+transaction.command()(resume)
 
 
 def _version(wanted: bool) -> None:
@@ -71,26 +76,15 @@ def _main(
 app.command()(serve)
 app.command()(migrate)
 app.add_typer(address, name="address")
-app.command()(groups)
 group.command()(seek)
 app.add_typer(group, name="group")
-app.command()(stats)
-app.command()(transactions)
-app.command()(outcome)
-app.command()(history)
-app.command()(resolve)
-app.command()(resume)
-app.command()(purge)
-app.command()(grant)
-app.command()(revoke)
-app.command()(who_can)
-app.command("permissions")(list_)
-app.command()(grant_sql)
-app.command()(grant_roles)
+app.add_typer(transaction, name="transaction")
+app.add_typer(messages, name="message")
+app.add_typer(permission, name="permission")
+app.add_typer(role, name="role")
 app.command()(maintain)
 app.command()(audit)
 app.add_typer(user, name="user")
-app.add_typer(tls, name="tls")
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)

@@ -1,454 +1,655 @@
-"""Checkable transactions (rules H1 to H7, H13, H20): their messages are in the store before the posts are answered, and
-stay there undecided when the client goes; so do the entries of what they have retired. The store decides them, all who
-ask alike, and the first decision wins: a discharge may come too late.
+"""Check-back: undecided transactions whose clients have left them, or kept them for too long, are shown to checkers,
+which say what became of them (rules H7 to H11).
+
+Each instance looks for the producer groups that have a checker with credit here. A transaction that is due is taken by
+one instance: it reads the first half, sends a copy to one of its checkers, and then counts the check in the store: only
+what was really sent counts, also where the instance dies or loses its connection in between. However many are due at
+once, clients that commit go first: looks pause then.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import OrderedDict
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from coordinator.address.addresses import shown
-from coordinator.checkable import NOTHING_ASKED, asked_terms, producer_group
-from coordinator.codec.message import PRODUCER_GROUP
-from coordinator.errors import Condition, Refusal
-from coordinator.group import deliveries
+import structlog
+
+from coordinator.address.addresses import UNANSWERED
+from coordinator.address.dead_letters import CHECK_COUNT, ORIGINAL_ADDRESS, PRODUCER_GROUP, TXN_ID
 from coordinator.group.entries import POSTGRES_EPOCH, now_micros
-from coordinator.halves import Doom, HalfPost, Halves, Hold, Left, Overdue, Owed, PostLink, hold
-from coordinator.memory import POST_OCTETS
-from coordinator.outcomes import ACCEPTED, as_said
-from coordinator.transactions import Poster as TransactionPoster
-from coordinator.transactions import Transaction
-from coordinator.transitions import CHECKABLE, COMMITTED, COMMITTING, LEFT, TxnEvent, after
-from coordinator.work import why
-from store import reasons
-from store.commit.checkable import Declared
-from store.decisions import Undecided
-from store.errors import AddressGone, AlreadyDecided, GroupsChanged, Locked, StoreError
-from store.ids import micros_of
+from store.codec.encoding import (
+    DecodeError,
+    encode_binary,
+    encode_boolean,
+    encode_map,
+    encode_string,
+    encode_symbol,
+    encode_timestamp,
+    encode_uint,
+)
+from store.codec.message import (
+    APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    Section,
+    data_front,
+    sections,
+)
+from store.commit.terms import BEFORE, INFINITY
+from store.errors import AddressGone, StoreError
+from store.ids import EPOCH_MS
+from store.questions import checks as questions
+from store.questions import entries
+from store.questions.checks import Wanted
+from store.reasons import ADDRESS_REMOVED, CHECKED
+from store.spool import LARGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from coordinator.address.directory import Directory
     from coordinator.address.nodes import Address
-    from coordinator.checkable import CheckTerms
-    from coordinator.codec.message import Facts
-    from coordinator.group.entries import Entry
+    from coordinator.errors import Refusal
     from coordinator.instance import Instance
-    from coordinator.outcomes import Outcome
-    from store.commit.batch import Batch
-    from store.commit.terms import Terms
-    from store.decisions import Decision
-    from store.spool import Octets
+    from store.decisions import Decision, Decisions
+    from store.questions.checks import Exhausted, Late
 
 
-#: how long it waits before it asks again what another has decided, where the store could not say
-_AGAIN_SECONDS = 1.0
+# The copy that is sent to a checker (rule H8): the first half, or of a transaction that has only retired the first
+# message of these, with delivery annotations of its own.
+
+HALF_COUNT, RETIRED_COUNT, DECLARED_AT = "x-opt-half-count", "x-opt-retired-count", "x-opt-declared-at"
+#: of a large message: its body is not part of the copy
+BODY_LEFT_OUT = "x-opt-body-left-out"
+#: the last section before the body that a copy has, where not all of them can be read
+_BEFORE_BODY = (APPLICATION_PROPERTIES, PROPERTIES, MESSAGE_ANNOTATIONS, HEADER)
 
 
-class Poster(PostLink, Protocol):
-    def waits(self, delivery: Any, octets: int) -> None: ...
+def annotations_of(
+    txn_id: bytes, checks: int, halves: int, retired: int, address: str, declared_ms: int
+) -> list[bytes]:
+    """The pairs of the delivery annotations; ``checks`` counts this one, ``declared_ms`` is Unix time."""
+    return [
+        encode_symbol(TXN_ID) + encode_binary(txn_id),
+        encode_symbol(CHECK_COUNT) + encode_uint(checks),
+        encode_symbol(HALF_COUNT) + encode_uint(halves),
+        encode_symbol(RETIRED_COUNT) + encode_uint(retired),
+        encode_symbol(ORIGINAL_ADDRESS) + encode_string(address),
+        encode_symbol(DECLARED_AT) + encode_timestamp(declared_ms),
+    ]
 
-    def rejected_in(self, delivery: Any, txn: Any, refusal: Refusal) -> None: ...
 
+def copy_of(message: bytes, annotations: list[bytes], *, whole: bool) -> bytes:
+    """The message with these delivery annotations in place of its own.
 
-class Checkable(Transaction):
-    """A transaction, as the registry makes each: a plain one until it has :class:`Halves`. What it then posts is in
-    ``posts`` without the message.
+    ``whole``: False where ``message`` is the beginning of a large one; the copy ends before its body then, and says so.
+    A message that cannot be read is the body of the copy.
     """
+    if whole:
+        with suppress(DecodeError):
+            return _with_annotations(message, sections(message), annotations)
+        return _annotations_section(annotations) + data_front(len(message)) + message
+    annotations = [*annotations, encode_symbol(BODY_LEFT_OUT) + encode_boolean(True)]
+    for last in _BEFORE_BODY:
+        with suppress(DecodeError):
+            return _with_annotations(message, sections(message, last), annotations) + data_front(0)
+    return _annotations_section(annotations) + data_front(0)
 
-    __slots__ = ("halves",)
-    #: of a checkable one alone
-    halves: Halves
 
-    # -- work
+def _annotations_section(annotations: list[bytes]) -> bytes:
+    return b"\x00\x53\x71" + encode_map(annotations)
+
+
+def _with_annotations(message: bytes, found: list[Section], annotations: list[bytes]) -> bytes:
+    header = b"".join(message[start:end] for code, start, _, end in found if code == HEADER)
+    rest = [(start, end) for code, start, _, end in found if code > DELIVERY_ANNOTATIONS]
+    return header + _annotations_section(annotations) + (message[rest[0][0] : rest[-1][1]] if rest else b"")
+
+
+# Where in time an instance looks for transactions that are to be checked (rule H12).
+#
+# Each look begins where the last has left none that are due. Index entries of decided transactions stay while a
+# snapshot is held (a dump, a reconciliation): a look that began with the oldest would walk through all of them. Older
+# ones that are undecided still, as they were due before this instance looked, or as another instance wrote them very
+# late, are looked for backwards, one piece of time in every other look.
+
+_MICROS = 1_000_000
+#: the shortest piece, and each as a part of the past behind it that was looked at: about a hundred pieces in all. Such
+#: a part may be a few hours of a day that was busy long ago: after a look that was slow, the next are smaller,
+#: until one is quick
+_SHORTEST = 60 * _MICROS
+_FEWEST_PARTS, _MOST_PARTS = 8, 32
+_SLOW_SECONDS, _QUICK_SECONDS = 0.010, 0.003
+#: one that has not looked for longer begins anew, so that it never looks at so much in one piece
+_LONGEST = 600 * _MICROS
+#: before that, there is no transaction
+_BEGINNING = EPOCH_MS * 1000 - POSTGRES_EPOCH * _MICROS
+
+
+class Marks:
+    """Of one producer group. Times are microseconds since 2000."""
+
+    __slots__ = ("_asked", "_back", "_backwards", "_low", "_parts", "complete")
+
+    def __init__(self, now: int) -> None:
+        self._asked = now
+        self._parts = _FEWEST_PARTS
+        self._begin(now)
+
+    def _begin(self, now: int) -> None:
+        #: forwards, a look begins here
+        self._low = now - _SHORTEST
+        #: from here on to where it begins forwards, none is left; :data:`BEFORE`: none is left before either
+        self._back = self._low
+        #: the look under way
+        self._backwards = False
+        #: the last look was forwards and has left none, and all of the past was looked at before
+        self.complete = False
+
+    def again(self) -> None:
+        """Look at all of the past once more."""
+        if self._back == BEFORE:
+            self._back = self._low
+
+    def wanted(self, most: int, now: int) -> Wanted:
+        """What to ask for now, at most so many transactions."""
+        if now - self._asked > _LONGEST:
+            self._begin(now)
+        self._asked = now
+        if self._backwards:
+            return Wanted(most, self._from, self._back)
+        return Wanted(most, self._low, INFINITY)
 
     @property
-    def instance(self) -> Instance:
-        return self._instance
+    def _from(self) -> int:
+        begin = self._back - max((self._low - self._back) // self._parts, _SHORTEST)
+        return begin if begin > _BEGINNING else BEFORE
+
+    def looked(self, low: int, *, full: bool, seconds: float) -> None:
+        """The answer. ``low``: from there on some may be left; ``full``: as many came as were asked for; ``seconds``:
+        how long the look took.
+        """
+        self.complete = not (self._backwards or full) and self._back == BEFORE
+        if not self._backwards:
+            self._low = low
+            self._back = min(self._back, low)
+        elif not full:
+            self._back = self._from
+            if seconds > _SLOW_SECONDS:
+                self._parts = min(2 * self._parts, _MOST_PARTS)
+            elif seconds < _QUICK_SECONDS:
+                self._parts = max(self._parts // 2, _FEWEST_PARTS)
+        self._backwards = not self._backwards and self._back > BEFORE
+
+
+# Which checkers an instance looks for next: some at a time, so that thousands of them keep nothing else waiting.
+#
+# Those that have more room go first. All others have their turn in each round, one after the other.
+
+C = TypeVar("C")
+
+
+class Turns(Generic[C]):
+    __slots__ = ("_first", "_line", "left")
+
+    def __init__(self) -> None:
+        #: the one whose turn was last comes last
+        self._line: OrderedDict[C, None] = OrderedDict()
+        #: those that go first
+        self._first: dict[C, None] = {}
+        #: of the line, how many the round has left
+        self.left = 0
+
+    def add(self, checker: C) -> None:
+        self._line[checker] = None
+
+    def remove(self, checker: C) -> None:
+        del self._line[checker]
+        self.left = min(self.left, len(self._line))
+        self._first.pop(checker, None)
+
+    def first(self, checkers: Iterable[C]) -> None:
+        """They go first."""
+        self._first |= dict.fromkeys(checkers)
+
+    def begin(self) -> None:
+        """A new round; what was left of the last one is in it."""
+        self.left = len(self._line)
 
     @property
-    def directory(self) -> Directory:
-        return self._host.directory
+    def hurried(self) -> bool:
+        """Whether any go first."""
+        return bool(self._first)
 
-    def take(self, link: Poster, delivery: Any, address: Address, message: Octets, terms: Terms) -> None:
-        """A message is posted; it is answered once it is durable (H3). ``delivery``: None if its sender has settled it.
+    def take(self, most: int) -> list[C]:
+        """The next checkers, at most so many; half of them are of the round, as long as it has any left."""
+        taken = dict.fromkeys(islice(self._first, most // 2 if self.left else most))
+        for checker in taken:
+            del self._first[checker]
+        while self.left and len(taken) < most:
+            self.left -= 1
+            checker = next(iter(self._line))
+            self._line.move_to_end(checker)
+            taken[checker] = None
+        return list(taken)
 
-        :raises Refusal: it cannot be taken; the caller makes the transaction rollback-only (T23).
-        """
-        if not self.began:
-            self.begin()
-        size = len(message)
-        limits = self._instance.transaction_limits
-        rows = self.rows + (address.groups or 1)
-        octets = self.octets + size
-        if (rows > limits.max_messages or octets > limits.max_bytes) and self.rows:
-            raise self._too_much(rows)
-        self.rows, self.octets = rows, octets
-        if self.error is not None:  # it can only roll back: later posts are refused as well (T23)
-            self.dropped += 1
-            if delivery is not None:
-                link.rejected_in(delivery, self, self.error)
+
+log = structlog.get_logger(__name__)
+
+#: a transaction that is to be checked
+Due = questions.Due
+
+#: between looks for transactions that clients leave at other instances; and the shortest time between looks
+_LOOK_SECONDS = 0.5
+_SHORTEST_SECONDS = 0.02
+#: between looks at the whole of a group, for what another instance was very late to write
+_WHOLE_SECONDS = 600.0
+#: groups without a checker of which is known where to look
+_MOST_MARKS = 1000
+#: checkers that are looked for at once, and transactions of one group that are taken then
+_CHECKERS_AT_ONCE = _AT_ONCE = 50
+#: while clients commit, to take some and read their halves has one part in so many of the time: a crowd that is due at
+#: once must not slow them down. And the longest pause, where the store was slow
+_PARTS = 64
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+class Checker(Protocol):
+    """A link of a checker."""
+
+    group: str
+    #: checks that are on their way to it, read from the store now
+    coming: int
+    #: of a message that its peer takes, and what is told of a transaction has fewer; 0: any
+    most_octets: int
+
+    @property
+    def number(self) -> int:
+        """Of its connection, at this instance."""
+
+    @property
+    def room(self) -> int:
+        """How many more checks it takes now."""
+
+    def send(self, due: Due, octets: bytes) -> None:
+        """Send a check; there is room."""
+
+    def looked(self) -> None:
+        """There is nothing more for it now: a drain uses up its credit."""
+
+
+class Checks:
+    """The checkers of this instance."""
+
+    def __init__(self, instance: Instance, decisions: Decisions) -> None:
+        self._instance = instance
+        self._decisions = decisions
+        #: by group; the one that had a check last comes last
+        self._checkers: dict[str, OrderedDict[Checker, None]] = {}
+        #: by group and connection
+        self._own: dict[tuple[str, int], dict[Checker, None]] = {}
+        self._turns: Turns[Checker] = Turns()
+        #: where to look, by group; and when to look at all of the past once more
+        self._marks: dict[str, Marks] = {}
+        self._all_again = 0.0
+        self._asking = False
+        #: it was time to look while halves were being read
+        self._again = False
+        #: by the monotonic clock, when to look next, when to look for all checkers next, and not before this
+        self._next = self._all_at = float("inf")
+        self._earliest = 0.0
+        #: when the last look began, what clients had committed then, and halves of it that are being read
+        self._began = 0.0
+        self._rows = 0
+        self._reading = 0
+        #: checks that were sent and are not counted in the store yet; and whether it is being told some
+        self._uncounted: list[questions.Sent] = []
+        self._counting = False
+        #: checks that were sent, those of them that were answered with a decision, and those that were not
+        self.sent = 0
+        self.answered = 0
+        self.unanswered = 0
+
+    def attached(self, checker: Checker) -> None:
+        self._checkers.setdefault(checker.group, OrderedDict())[checker] = None
+        self._own.setdefault((checker.group, checker.number), {})[checker] = None
+        self._turns.add(checker)
+
+    def lost(self, checker: Checker) -> None:
+        self._turns.remove(checker)
+        checkers, own = self._checkers[checker.group], self._own[checker.group, checker.number]
+        del checkers[checker], own[checker]
+        if not checkers:
+            del self._checkers[checker.group]
+        if not own:
+            del self._own[checker.group, checker.number]
+
+    def has(self, connection: int, group: str) -> bool:
+        """Whether the connection of this number has a checker for the group attached here (H20)."""
+        return (group, connection) in self._own
+
+    def ready(self, checker: Checker) -> None:
+        """It has more room."""
+        self._turns.first([checker])
+        if not self._asking:
+            self._look_in(0.0)
+
+    # -- looking
+
+    def _look_in(self, seconds: float) -> None:
+        now = time.monotonic()
+        at = max(now + seconds, self._earliest)
+        if at < self._next:
+            self._next = at
+            self._instance.loop.call_later(at - now, self._look_if_due)
+
+    def _look_if_due(self) -> None:
+        """Only the last call that was scheduled counts; what the last look has found is read first."""
+        now = time.monotonic()
+        if self._asking or now < self._next:
             return
-        self.halves.place(address)
-        unit = HalfPost(link, delivery, self, address, message, terms)
-        if delivery is None:
-            self.on_its_way(unit, size)
+        self._next = float("inf")
+        if self._reading:
+            self._again = True
+        elif now < self._earliest:
+            self._look_in(0.0)
         else:
-            link.waits(delivery, size)
-            self.on_its_way(unit, 2 * size)
+            self._look()
 
-    def on_its_way(self, unit: HalfPost | Doom | Hold, octets: int = 0) -> None:
-        self.halves.on_way += 1
-        self.parked += 1
-        self._instance.commit.add(unit, octets)
-
-    def declared(self, terms: CheckTerms) -> Declared:
-        """Its row in the store."""
-        halves = self.halves
-        left = self.began + self.timeout - time.monotonic()
-        return Declared(
-            owner=self.control.named,
-            declared=micros_of(self.id) - POSTGRES_EPOCH * 1_000_000,
-            timeout=now_micros() + int(left * 1e6),
-            producer_group=halves.group.encode(),
-            immunity_ms=terms.immunity_ms,
-            interval_ms=terms.interval_ms,
-            most_checks=terms.most,
-            connection=halves.connection,
-        )
-
-    def stored(self, half_id: int, address: Address, terms: Terms, *, own_row: bool) -> None:
-        """A half is durable. ``own_row``: it has a row in ``pending``, and is not in the transaction's."""
-        self.entered()
-        if self.state is not CHECKABLE and (not self.open or self.refused_work):
-            self.dropped += 1
+    def _look(self) -> None:
+        self._again = False
+        self._began, self._rows = time.monotonic(), self._instance.commit.rows
+        if self._began >= self._all_at:
+            self._all_at = float("inf")
+            self._turns.begin()
+        asked = [checker for checker in self._turns.take(_CHECKERS_AT_ONCE) if checker.room > 0]
+        if not asked:
+            self._look_on(0.0)
             return
-        self.halves.ids.append(half_id)
-        if own_row:
-            self.halves.own_rows.add(half_id)
-        self.posts.append((address, b"", terms))
-        self.counted += POST_OCTETS
-        memory = self._instance.memory
-        memory.transactions += POST_OCTETS
-        if memory.transactions > memory.most:
-            self._host.refuse_largest()
+        self._asking = True
+        rooms: dict[str, int] = {}
+        for checker in asked:
+            rooms[checker.group] = min(rooms.get(checker.group, 0) + checker.room, _AT_ONCE)
+        if self._began >= self._all_again:
+            self._all_again = self._began + _WHOLE_SECONDS
+            for marks in self._marks.values():
+                marks.again()
+        instance, now = self._instance, now_micros()
+        wanted = {group: self._marks_of(group, now).wanted(most, now) for group, most in rooms.items()}
+        questions.take(instance.queries, wanted, instance.instance_id, partial(self._taken, rooms, asked))
 
-    def entered(self) -> None:
-        """Its row is in the store."""
-        self.halves.entered = self.registered = True
+    def _look_on(self, pause: float) -> None:
+        """For those that go first, now; for the others of the round after a pause; for all again once it is time."""
+        if self._turns.hurried:
+            self._look_in(0.0)
+        elif self._turns.left:
+            self._look_in(pause)
+        elif self._all_at < float("inf"):
+            self._look_in(max(0.0, self._all_at - time.monotonic()))
 
-    def awaits_decision(self, poster: TransactionPoster, delivery: object, message: Octets) -> None:
-        """Of one that is left, or a checkable one that can only roll back by now, the sender waits for nothing."""
-        if self.state is LEFT:
-            poster.left(delivery)
+    def _marks_of(self, group: str, now: int) -> Marks:
+        if group not in self._marks:
+            if len(self._marks) - len(self._checkers) >= _MOST_MARKS:
+                self._marks = {each: marks for each, marks in self._marks.items() if each in self._checkers}
+            self._marks[group] = Marks(now)
+        return self._marks[group]
+
+    def _taken(self, rooms: dict[str, int], asked: Iterable[Checker], answer: questions.Taken | StoreError) -> None:
+        self._asking = False
+        if isinstance(answer, StoreError):
+            self._all_at = time.monotonic() + _LOOK_SECONDS
+            self._look_in(_LOOK_SECONDS)
             return
-        super().awaits_decision(poster, delivery, message)
-        if self.checkable and self.refused_work:
-            self._instance.loop.call_later(0, self._conclude_posts)
-
-    def arrived(self) -> None:
-        """A unit that was on its way is answered."""
-        halves = self.halves
-        halves.on_way -= 1
-        self.unpark()
-        if halves.on_way:
-            return
-        if self.state is LEFT:
-            self._leave()
-        elif halves.waiting is not None:
-            reason, halves.waiting = halves.waiting, None
-            self._roll_back(reason)
-        elif self.open and self.refused_work:
-            self._doom()
-        elif halves.news:
-            self.told()
-
-    def lacks(self, refusal: Refusal) -> None:
-        """A post was refused, which the transaction must not commit without (T23)."""
-        if self.open:
-            self.refuse(refusal)
-        elif self.error is None:
-            self.error = refusal
-
-    def refuse(self, refusal: Refusal) -> None:
-        super().refuse(refusal)
-        if not self.checkable:
-            return
-        self.halves.ids, self.halves.own_rows = [], set()
-        if not self.halves.on_way:
-            self._doom()
-
-    def _doom(self) -> None:
-        """It can only roll back: let the store know before the discharge comes."""
-        halves = self.halves
-        if halves.entered and not halves.doomed:
-            halves.doomed = True
-            self.on_its_way(Doom(self))
-
-    def hold(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
-        """As :meth:`retire`; its entry is the transaction's until the decision, once that is durable (H20)."""
-        before = entry.outcome if entry.txn is self else None
-        if before is not None and as_said(before) == outcome:
-            entry.peer_settled = entry.peer_settled or peer_settled
-            return
-        self.retire(entry, outcome, peer_settled)
-        if not self.refused_work:
-            hold(self, entry)
-
-    # -- decision
-
-    def overdue(self) -> None:
-        """Its time is over (T14): from now on its producer group is asked, and it may still be discharged."""
-        if self.halves.entered and not self.halves.overdue:
-            self.halves.overdue = True
-            self._instance.commit.add(Overdue(self.id, self.owner))
-
-    def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
-        if not self.checkable:
-            super().abandon(event, reason, error)
-            return
-        if event is TxnEvent.ASKED and not self.halves.entered and not self.halves.on_way:
-            event = TxnEvent.CONTROL_LOST  # the store has nothing of it: the question rolls it back (T11)
-        if after(self.state, event) is not LEFT:
-            super().abandon(event, reason, error)
-        elif self.state is not LEFT:
-            self._go()
-
-    def _go(self) -> None:
-        """It is this instance's no longer: the store has it undecided, or has nothing of it."""
-        self.state = LEFT
-        self.uncount()
-        self._host.forget(self)
-        self._let_go_of_posts(None)
-        self.posts = []
-        self.returns()  # what its client has retired may be the store's by now, or will come back
-        if not self.halves.on_way:
-            self._leave()
-        self._tell_askers()
-
-    def _leave(self) -> None:
-        halves = self.halves
-        if self.error is not None and halves.entered and not halves.doomed:
-            self._doom()
-            return
-        retired, self.retired = self.retired, []
-        if halves.entered and not halves.decided:
-            held_there = [entry for entry in retired if entry in halves.held]
-            self._instance.commit.add(Left(self.id, held_there, self.owner, self.control))
-        for entry in retired:
-            if halves.decided or entry not in halves.held:
-                self._keep(entry)
-        self.returned()
-
-    def _roll_back(self, reason: str) -> None:
-        if not self.checkable:
-            super()._roll_back(reason)
-            return
-        halves = self.halves
-        if halves.on_way:
-            halves.waiting = reason
-            self.let_go()
-            self.returns()
-        elif halves.decided:
-            self.let_go()
-            self.durable()
-        else:
-            super()._roll_back(reason)
-
-    def write(self, batch: Batch) -> None:
-        if self.checkable and self.halves.entered:
-            if self.state is COMMITTING:
-                self._write_commit(batch)
+        # before anything is sent: a defect of a link must not end the looking
+        dues: dict[str, list[Due]] = {group: [] for group in rooms}
+        for due in answer.due:
+            dues[due.group].append(due)
+        full = {group for group, most in rooms.items() if len(dues[group]) == most}
+        complete = True
+        took = time.monotonic() - self._began
+        for group, low in answer.lows.items():
+            marks = self._marks[group]
+            marks.looked(low, full=group in full, seconds=took)
+            if group in full:
+                self._turns.first(islice(self._checkers.get(group, ()), _CHECKERS_AT_ONCE))
             else:
-                batch.check_back().decide(self.id, b"rollback", self.reason)
+                complete = complete and marks.complete
+        # while it looks at the past, or for many checkers, other questions have their turn
+        pause = min(took, _LOOK_SECONDS)
+        wait = _LOOK_SECONDS if complete else pause
+        if answer.next_ms is not None:
+            wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
+        self._all_at = min(self._all_at, time.monotonic() + wait)
+        self._look_on(pause)
+        for group, of_group in dues.items():
+            self._load(group, of_group)
+        for checker in asked:
+            if checker in self._checkers.get(checker.group, ()):
+                self._looked(checker)
+
+    def _looked(self, checker: Checker) -> None:
+        """There is nothing more for it, or no room; unless some may be left, or some of the past is to be looked at."""
+        marks = self._marks.get(checker.group)
+        if marks is None or marks.complete or checker.room <= 0:
+            checker.looked()
+
+    def _all_read(self) -> None:
+        """The halves that the last look has found: let those go on who have committed meanwhile."""
+        now = time.monotonic()
+        if self._instance.commit.rows > self._rows:
+            self._earliest = now + min((_PARTS - 1) * (now - self._began), _LONGEST_PAUSE_SECONDS)
+        if self._again:
+            self._look_in(0.0)
+
+    # -- sending
+
+    def _choose(self, due: Due) -> Checker | None:
+        """Of those with room, the one on the connection that declared it; else the one that has waited longest (H8)."""
+        for checker in self._own.get((due.group, due.connection), ()):
+            if checker.room > 0:
+                return checker
+        checkers = self._checkers.get(due.group, OrderedDict())
+        for _ in range(len(checkers)):
+            checker = next(iter(checkers))
+            if checker.room > 0:
+                return checker
+            checkers.move_to_end(checker)
+        return None
+
+    def _load(self, group: str, dues: list[Due]) -> None:
+        """Read the first halves, each for a checker that has room; its check counts for this one alone until then."""
+        chosen: list[tuple[Due, Checker]] = []
+        for due in dues:
+            checker = self._choose(due)
+            if checker is None:
+                self._give_back(due)
+                continue
+            checker.coming += 1
+            chosen.append((due, checker))
+        if not chosen:
             return
-        if self.registered:
-            batch.forget(self.id)
-        if self.state is COMMITTING:
-            self.write_commit(batch)
-        else:
-            self.write_rollback(batch, self.reason)
+        self._reading += 1
 
-    def _write_commit(self, batch: Batch) -> None:
-        """Its halves become entries, with new ids: above those of all that a holder of their groups has read."""
-        next_id = self._instance.ids.next
-        self.half_ids = [next_id() for _ in self.posts]
-        self.entries = [None] * len(self.posts)
-        batch.rows += self.rows
-        rows, halves = batch.check_back(), self.halves
-        settled = None if self.retired or halves.held or halves.left_out else halves.settled(self.posts, self.half_ids)
-        if settled is None:
-            rows.decide(self.id, b"commit", "", halves.ids, self.half_ids)
-        else:
-            rows.settle(self.id, settled, {address.id for address, _, _ in self.posts})
-            if settled.halves:
-                batch.queue_addresses.add(settled.address)
-        if self._instance.peers:
-            for (address, _, terms), entry_id in zip(self.posts, self.half_ids, strict=True):
-                self._host.enqueue.wake(batch, address, entry_id, terms)
-            for entry in self.retired:
-                if entry.outcome is not ACCEPTED:
-                    entry.queue.wake(batch, (entry.id,))
+        def read(found: dict[int, bytes | None] | StoreError) -> None:
+            self._reading -= 1
+            if not self._reading:
+                self._all_read()
+            for due, checker in chosen:
+                octets = None if isinstance(found, StoreError) else found.get(due.half_id, b"")
+                if octets is None:  # it is not small, or one of them cannot be read
+                    entries.piece(queries, due.half_id, 0, LARGE + 1, partial(self._read_alone, due, checker))
+                else:
+                    self._read(due, checker, octets or None)
+            self._count()
 
-    def apply_rollback(self) -> None:
-        """What it held in the store is leased to this instance again: deliveries are as they were (T27, T28)."""
-        if not self.checkable or not self.halves.entered:
-            super().apply_rollback()
+        queries = self._instance.queries
+        questions.first_halves(queries, group, [due.half_id for due, _ in chosen], read)
+
+    def _read_alone(self, due: Due, checker: Checker, octets: bytes | None) -> None:
+        self._read(due, checker, octets)
+        self._count()
+
+    def _read(self, due: Due, checker: Checker, octets: bytes | None) -> None:
+        """A defect of one checker's link keeps no check from the others."""
+        checker.coming -= 1
+        try:
+            self._send(due, octets)
+            self._looked(checker)
+        except Exception:  # noqa: BLE001 - whatever it is, it is the checker's
+            self._instance.loop.contain(checker)
+
+    def _send(self, due: Due, octets: bytes | None) -> None:
+        """``octets``: None if the store has lost the half, or cannot read it: a checker is asked all the same (H11)."""
+        checker = self._choose(due)
+        if checker is None:
+            self._give_back(due)
             return
-        for entry in self.retired:
-            self._keep(entry)
+        if octets is None:
+            log.error("the first half of a checked transaction cannot be read", txn=due.txn_id.hex(), half=due.half_id)
+        octets = octets or b""
+        self._checkers[due.group].move_to_end(checker)
+        told = annotations_of(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
+        copy = copy_of(octets, told, whole=0 < len(octets) <= LARGE)
+        for less in (octets, b""):  # without its body, then without all that its producer wrote
+            if not 0 < checker.most_octets < len(copy):
+                break
+            copy = copy_of(less, told, whole=False)
+        checker.send(due, copy)
+        self.sent += 1
+        self._uncounted.append(questions.Sent(due.txn_id, due.checks))
+        log.debug("check sent", txn=due.txn_id.hex(), group=due.group, checks=due.checks)
 
-    def refused(self, error: StoreError) -> None:
-        if not self.checkable or not self.halves.entered or isinstance(error, GroupsChanged):
-            super().refused(error)
+    def _give_back(self, due: Due) -> None:
+        """No checker has room any more: it was not sent and does not count (H9)."""
+        questions.give_back(self._instance.queries, due)
+
+    def _count(self) -> None:
+        """Tell the store what was sent (H9)."""
+        if self._counting or not self._uncounted:
             return
-        self.entries = []
-        if isinstance(error, AlreadyDecided):
-            self._host.decisions.ask(self.id, self._stands)
-            return
-        before, self.state = self.state, after(self.state, TxnEvent.STORE_REFUSED)
-        if before is COMMITTING and not isinstance(error, Locked):
-            if isinstance(error, AddressGone):
-                for name in {address.name for address, _, _ in self.posts}:
-                    self._host.directory.changed(name)
-            self.error = why(error)
-            self.fails = False
-            self.let_go()
-            self.reason = reasons.STORE_REFUSED
-            self.returns()
-            self._instance.commit.add(self)
-        else:  # the store has it undecided, or another is about to decide it
-            self._end(UNKNOWN)
+        self._counting = True
+        told, self._uncounted = self._uncounted, []
 
-    def told(self) -> None:
-        """Another may have decided it, while deliveries that it has retired are with their links."""
-        self.halves.news = bool(self.halves.on_way)  # what the store says of those comes first
-        if self.open and self.halves.held and not self.halves.news:
-            self._host.decisions.ask(self.id, self._learned)
-
-    def _learned(self, found: Decision | Undecided | StoreError | None) -> None:
-        if isinstance(found, StoreError):
-            self._instance.loop.call_later(_AGAIN_SECONDS, self.told)
-        elif self.halves.on_way:
-            self.halves.news = True
-        elif self.open and self.halves.held and not isinstance(found, Undecided | None):
-            self._give_up_held(found.decision == "commit", self.returned)
-
-    def _give_up_held(self, committed: bool, then: Callable[[], None]) -> None:
-        """Another has decided it: in the store, what it held is applied, or waits for this instance to take it back."""
-        if not committed:
-            self.returns()
-        retired, self.retired = self.retired, []
-        holds, self.halves.held = self.halves.held, {}
-        for entry in retired:
-            if entry not in holds:
-                self._keep(entry)
-            elif committed:
-                deliveries.decided_elsewhere(entry)
-        if committed or not holds:
-            then()
-        else:
-            self._instance.commit.add(Owed(self.id, list(holds), self._keep, then))
-
-    def _stands(self, found: Decision | Undecided | StoreError | None) -> None:
-        """It was decided already: by an operator, a checker, another connection of its producer group."""
-        if found is None or isinstance(found, StoreError | Undecided):
-            self._end(UNKNOWN)
-            return
-        committed = found.decision == "commit"
-        if self.state is COMMITTING:
-            self.state = after(self.state, TxnEvent.DURABLE if committed else TxnEvent.STORE_REFUSED)
-        refusal = None
-        if committed and self.state is not COMMITTED:
-            without = f", without what was refused: {self.error}" if self.error is not None else ""
-            refusal = Refusal(Condition.ILLEGAL_STATE, f"the transaction was committed before{found.by}{without}")
-        elif not committed and self.wanted is False:
-            text = f"the transaction was rolled back before{found.by}: {found.reason or 'discharged'}"
-            refusal = Refusal(Condition.TXN_ROLLBACK, text)
-        self._give_up_held(committed, lambda: self._end(refusal, committed=committed))
-
-    def _end(self, refusal: Refusal | None, *, committed: bool | None = None) -> None:
-        """Answer the discharge, if there is one; nothing of it is left here to apply. ``committed``: None: it is not
-        known, and the store has it undecided, or decided.
-        """
-        self._host.forget(self)
-        if committed is None:
-            # its own: what the connection goes on with does not wait with it
-            self._instance.commit.add(Left(self.id, list(self.halves.held), self, self.control))
-            for entry in self.retired:
-                if entry not in self.halves.held:
-                    self._keep(entry)
-        self._let_go_of_posts(committed)
-        self.uncount()
-        self._answer(refusal)
-
-    def _let_go_of_posts(self, committed: bool | None) -> None:
-        """Those that wait for the decision (T25)."""
-        unsettled, self.unsettled_posts = self.unsettled_posts, []
-        for poster, delivery in unsettled:
-            if committed is None:
-                poster.left(delivery)
+        def still(left: list[questions.Sent] | StoreError) -> None:
+            self._counting = False
+            left = told if isinstance(left, StoreError) else left
+            self._uncounted += left
+            if left:
+                self._instance.loop.call_later(_LOOK_SECONDS, self._count)
             else:
-                poster.decided(delivery, committed)
+                self._count()
+
+        questions.count(self._instance.queries, told, still)
+
+    # -- outcomes
+
+    def decide(self, due: Due, decision: str, decided: Callable[[bool], None]) -> None:
+        """A checker knows what became of the transaction: ``commit`` or ``rollback``. ``decided`` is called with
+        whether this is, durably, its decision: it may be decided otherwise, or the store cannot take it now.
+        """
+        self.answered += 1
+
+        def answered(found: Decision | StoreError | None) -> None:
+            if isinstance(found, AddressGone):  # it can never be committed
+                log.warning("a checked transaction posts to a removed address", txn=due.txn_id.hex())
+                self._decisions.decide(due.txn_id, "rollback", ADDRESS_REMOVED, answered)
+                return
+            stands = not isinstance(found, StoreError | None) and found.decision == decision
+            if not stands:
+                log.info("a checker's decision does not stand", txn=due.txn_id.hex(), wanted=decision, found=str(found))
+            decided(stands)
+
+        self._decisions.decide(due.txn_id, decision, CHECKED, answered)
 
 
-#: The store has not answered; what stands can be asked for.
-UNKNOWN = Refusal(Condition.INTERNAL_ERROR, "the store cannot say now what became of it: discharge it again")
+# What no checker has answered, however often it was asked: rolled back, and its messages kept aside (rule H10).
+#
+# Every instance looks, with or without checkers. One SQL transaction decides and copies, so that a crash leaves either
+# all or nothing of it.
+
+_EXHAUSTED_SECONDS = 1.0
+_EXHAUSTED_AT_ONCE = 20
+#: between looks at all of the past, for what was written more than a minute late
 
 
-# What makes a transaction checkable (rules H1, H2): its control link or its connection says so, or the first message
-# of it that names a producer group, or goes to an address of kind transaction.
+class Exhaustion:
+    def __init__(self, instance: Instance, directory: Directory) -> None:
+        self._instance = instance
+        self._directory = directory
+        #: those that were found, without the one that is under way
+        self._found: list[Exhausted] = []
+        #: how long to wait after the last of them
+        self._wait = _EXHAUSTED_SECONDS
+        #: where to look: rows of those decided before stay there while a snapshot is held (H12)
+        self._low = BEFORE
+        self._whole_at = time.monotonic() + _WHOLE_SECONDS
+
+    def look(self) -> None:
+        instance = self._instance
+        if instance.disk_low:  # copies take room
+            instance.loop.call_later(_EXHAUSTED_SECONDS, self.look)
+        else:
+            now = time.monotonic()
+            if now >= self._whole_at:
+                self._low, self._whole_at = BEFORE, now + _WHOLE_SECONDS
+            questions.find_exhausted(instance.queries, _EXHAUSTED_AT_ONCE, self._low, self._looked)
+
+    def _looked(self, answer: Late | StoreError) -> None:
+        if not isinstance(answer, StoreError):
+            self._low = answer.low
+        if isinstance(answer, StoreError) or not answer.found:
+            self._instance.loop.call_later(_EXHAUSTED_SECONDS, self.look)
+            return
+        self._found = answer.found
+        self._wait = 0.0 if len(answer.found) == _EXHAUSTED_AT_ONCE else _EXHAUSTED_SECONDS
+        self._directory.resolve(UNANSWERED, self._resolved, origin="dead-letter")
+
+    def _resolved(self, address: Address | Refusal) -> None:
+        if isinstance(address, Exception):
+            log.error("no address for what no checker has answered", error=str(address))
+            self._found = []
+            self._instance.loop.call_later(_EXHAUSTED_SECONDS, self.look)
+        else:
+            self._next(address)
+
+    def _next(self, address: Address) -> None:
+        """One after the other, so that one that fails stops no other (H11)."""
+        if not self._found:
+            self._instance.loop.call_later(self._wait, self.look)
+            return
+        exhausted = self._found.pop(0)
+        instance = self._instance
+        ids = [instance.ids.next() for _ in range(sum(exhausted.halves.values()))]
+        annotations = {each: _story(exhausted, name) for each, name in exhausted.names.items()}
+
+        def done(answer: bool | StoreError) -> None:
+            txn = exhausted.txn_id.hex()
+            if isinstance(answer, StoreError):
+                log.error("what no checker has answered cannot be set aside", txn=txn, error=str(answer))
+                questions.postpone(instance.queries, exhausted.txn_id)
+            elif answer:
+                log.warning("rolled back: no checker has answered", txn=txn, group=exhausted.group, halves=len(ids))
+            else:  # perhaps the address was removed
+                self._wait = _EXHAUSTED_SECONDS
+                self._directory.changed(UNANSWERED)
+            self._next(address)
+
+        questions.exhaust(instance.queries, exhausted.txn_id, ids, address.id, annotations, instance.instance_id, done)
 
 
-def look_at_group(txn: Checkable | None, facts: Facts, address: Address, terms: CheckTerms) -> None:
-    """A message names its producer group, or goes to an address of kind transaction (H1, H2): its transaction becomes
-    checkable. Or it says how its checkable transaction is to be checked (H7). ``txn``: None outside transactions, where
-    neither means anything.
-
-    :raises Refusal: it may not be posted so.
-    """
-    if txn is None:
-        if address.transactional:
-            text = f"the address {shown(address.name)} is of kind transaction, and the message came in none"
-            raise Refusal(Condition.PRECONDITION_FAILED, text)
-        return
-    if txn.refused_work:
-        return
-    named = facts.producer_group
-    group = None if named is None else producer_group(named, f"the application property {PRODUCER_GROUP}")
-    if not txn.checkable:
-        group = group or producer_group(address.name, "the name of the address, which is the producer group,")
-        _make_checkable(txn, Halves(group, terms, txn.control.number, NOTHING_ASKED))
-    elif group is not None and group != txn.halves.group:
-        text = f"the transaction has the producer group {shown(txn.halves.group)}, and a message in it {shown(group)}"
-        refusal = Refusal(Condition.PRECONDITION_FAILED, text)
-        txn.refuse(refusal)
-        raise refusal
-    asked = asked_terms(dict(facts.checks), "the application property ")
-    halves = txn.halves
-    if not halves.entered:
-        halves.asked = asked.before(halves.asked)
-
-
-def _make_checkable(txn: Checkable, halves: Halves) -> None:
-    """What the transaction has posted and retired so far goes to the store at once."""
-    txn.state = after(txn.state, TxnEvent.MADE_CHECKABLE)
-    posted, txn.posts = txn.posts, []
-    txn.halves, txn.checkable = halves, True
-    held = sum(POST_OCTETS + (len(message) if isinstance(message, bytes) else 0) for _, message, _ in posted)
-    txn.counted -= held
-    txn.instance.memory.transactions -= held
-    txn.spooled = 0
-    for address, message, terms in posted:
-        halves.place(address)
-        txn.on_its_way(HalfPost(None, None, txn, address, message, terms), len(message))
-    for entry in txn.retired:
-        hold(txn, entry)
-
-
-def declared_checkable(txn: Checkable, halves: Halves) -> None:
-    """As a message with a producer group does, with the declare: there is no work yet."""
-    txn.state = CHECKABLE
-    txn.halves, txn.checkable = halves, True
+def _story(exhausted: Exhausted, address: str) -> bytes:
+    """The annotations that say what a copy was posted in, and where to."""
+    return encode_map(
+        [
+            encode_symbol(ORIGINAL_ADDRESS) + encode_string(address),
+            encode_symbol(PRODUCER_GROUP) + encode_string(exhausted.group),
+            encode_symbol(TXN_ID) + encode_binary(exhausted.txn_id),
+            encode_symbol(CHECK_COUNT) + encode_uint(exhausted.checks),
+        ]
+    )

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from coordinator.codec.message import CHECKS
 from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
+from store.codec.message import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

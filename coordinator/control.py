@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from coordinator.address.addresses import shown
 from coordinator.checkable import NOTHING_ASKED
 from coordinator.errors import Condition, Refusal
-from coordinator.halves import Halves
+from coordinator.in_store import make_checkable
 from coordinator.transitions import TxnEvent
 from store.decisions import Undecided
 from store.errors import AddressGone, StoreError
@@ -19,7 +19,7 @@ from store.reasons import ASKED, DISCHARGED, LINK_LOST, PARTIAL_DELIVERY
 if TYPE_CHECKING:
     from coordinator.checkable import OwnCheckTerms
     from coordinator.registry import Registry
-    from coordinator.transactions import Transaction
+    from coordinator.transaction import Transaction
     from store.decisions import Decision, Decisions
 
 _TXN_ID_OCTETS = 16
@@ -90,14 +90,11 @@ class Control:
 
     def declare(self) -> Transaction:
         """Refusal if the connection has too many undecided transactions."""
-        txn = self._registry.declare(self._owner, self, self._timeout, self._halves(), self._answers.user_id)
+        txn = self._registry.declare(self._owner, self, self._timeout, self._answers.user_id)
         self._txns[txn.id] = txn
+        if self._group is not None:
+            make_checkable(txn, self._group, self._registry.check_terms, self._asked)
         return txn
-
-    def _halves(self) -> Halves | None:
-        if self._group is None:
-            return None
-        return Halves(self._group, self._registry.check_terms, self.number, self._asked)
 
     @property
     def number(self) -> int:
@@ -116,7 +113,7 @@ class Control:
             txn.abandon(TxnEvent.CONTROL_LOST, PARTIAL_DELIVERY)
             self._answers.reject(answer, refusal)
             self._answers.refuse(refusal)
-        elif txn.answer is not None:
+        elif txn.discharged:
             refusal = Refusal(Condition.ILLEGAL_STATE, "the transaction's discharge is under way already")
             self._answers.reject(answer, refusal)
         else:
@@ -147,7 +144,7 @@ class Control:
         if txn is not None:
             txn.abandon(TxnEvent.ASKED, ASKED)
         txn = registry.txns.get(txn_id)
-        if txn is not None and (not txn.checkable or not txn.open):
+        if txn is not None and (txn.in_store is None or not txn.open):
             # its decision is on its way to the store: ask again then
             txn.when_decided(lambda: self._ask(txn_id, fail, answer))
             return
@@ -239,7 +236,7 @@ class Control:
     def lost(self, *, ended: bool) -> None:
         """T13: the link was detached: roll back its undecided transactions at once. ``ended``: by the service."""
         for txn in list(self._txns.values()):
-            txn.fails = not ended
+            txn.counts_as_failed = not ended
             txn.abandon(TxnEvent.CONTROL_LOST, LINK_LOST)
         self._txns.clear()
 

@@ -16,7 +16,8 @@ from store.ids import HalfIds, UuidV7
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.settings import LimitSettings, Settings
+    from coordinator.bounds import Bounds
+    from coordinator.settings import Settings
     from store.loop import Loop
     from store.recovery import Registration
 
@@ -25,11 +26,11 @@ class Instance:
     """``peers``: how many other instances live. ``disk_low``: the database's disk has little room left."""
 
     __slots__ = (
+        "bounds",
         "commit",
         "disk_low",
         "ids",
         "instance_id",
-        "limits",
         "loop",
         "memory",
         "peers",
@@ -44,6 +45,7 @@ class Instance:
         self,
         loop: Loop,
         settings: Settings,
+        bounds: Bounds,
         url: str,
         registration: Registration,
         *,
@@ -55,24 +57,24 @@ class Instance:
         ``connected``: see :class:`store.asking.Queries`.
         """
         self.loop = loop
-        self.limits = settings.limits
+        self.bounds = bounds
         self.transaction_limits = settings.transaction
         self.instance_id = instance_id = registration.instance_id
         self.ids = HalfIds(registration.slot, registration.highest_id)
         self.uuids = UuidV7()
         self.peers = 0
         self.disk_low = False
-        self.memory = Account(settings.limits, settings.limits.memory_bytes or default_bytes(settings.workers))
-        self.commit = GroupCommit(loop, url, instance_id, _batch_limits(settings.limits, self.memory), given_up)
+        self.memory = Account(bounds, settings.limits.memory_bytes or default_bytes(settings.workers))
+        self.commit = GroupCommit(loop, url, instance_id, _batch_limits(bounds, self.memory), given_up)
         self.queries = Queries(loop, url, instance_id, notified, connected)
         self.selectors = Selectors(self.memory)
         #: how long selectors may be applied in one turn
         self.selecting = TurnShare()
 
 
-def _batch_limits(limits: LimitSettings, memory: Account) -> Limits:
+def _batch_limits(bounds: Bounds, memory: Account) -> Limits:
     return Limits(
-        messages=limits.batch_messages,
-        octets=min(limits.batch_bytes, memory.share),
-        waiting_octets=min(limits.waiting_bytes, memory.most),
+        messages=bounds.batch_messages,
+        octets=min(bounds.batch_bytes, memory.share),
+        waiting_octets=min(bounds.waiting_bytes, memory.most),
     )

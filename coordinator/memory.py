@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coordinator.settings import LimitSettings
+    from coordinator.bounds import Bounds
     from store.loop import Loop
 
 #: Memory that a post takes in addition to its octets.
@@ -54,18 +54,18 @@ class Account:
         "window_bytes", "window_room", "windows",
     )  # fmt: skip
 
-    def __init__(self, limits: LimitSettings, most: int) -> None:
+    def __init__(self, bounds: Bounds, most: int) -> None:
         """``most``: octets of all parts together."""
         #: octets of each part
         self.most = max(1, most // 6)
         #: how many undecided transactions there may be before each connection may have a fair number alone
         self.most_transactions = self.most // 4 // TRANSACTION_OCTETS
         #: octets in memory of messages that are not complete
-        self.most_unfinished = min(int(limits.unfinished_bytes), self.most)
+        self.most_unfinished = min(bounds.unfinished_bytes, self.most)
         #: of this worker, for which peers may leave octets unread
         self.connections = 0
         #: octets of the windows of one queue
-        self.window_bytes = min(int(limits.window_bytes), self.share)
+        self.window_bytes = min(bounds.window_bytes, self.share)
         #: posts on the relay whose address is looked up
         self.parked = 0
         #: compiled selectors of consumers and browsers

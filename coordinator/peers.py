@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coordinator.address.directory import Directory
+    from coordinator.address.nodes import User
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
     from store.commit.batch import Batch
@@ -59,7 +60,7 @@ class Peers:
         instance = self._instance
         alone, instance.peers = not instance.peers, peers
         if alone and peers:
-            instance.commit.add(Company())
+            instance.commit.add(WakeOtherInstances())
         if peers:
             self._queues.share()
 
@@ -83,7 +84,7 @@ class Peers:
             self._queues.notified(payload)
 
 
-class Company:
+class WakeOtherInstances:
     """Unit: wakes the consumers at other instances, which the batches of an instance that is alone do not."""
 
     owner: object = None
@@ -107,15 +108,10 @@ class Company:
 _STOLEN = Refusal(Condition.STOLEN, "the link was attached again, by way of another process of the service")
 
 
-class Stealable(Protocol):
-    def refuse(self, refusal: Refusal) -> None:
-        """Another instance has the link now."""
-
-
 class _Held:
     __slots__ = ("announced", "link", "number")
 
-    def __init__(self, link: Stealable, number: int, *, announced: bool) -> None:
+    def __init__(self, link: User, number: int, *, announced: bool) -> None:
         self.link = link
         self.number = number
         #: whether its own notice has come; at an instance that is alone, none is needed
@@ -133,7 +129,7 @@ class Stealing:
         self._untold: dict[str, None] = {}
         self._telling = False
 
-    def attached(self, identity: tuple[object, ...], link: Stealable) -> None:
+    def attached(self, identity: tuple[object, ...], link: User) -> None:
         alone = not self._instance.peers
         digest, number = _digest(identity), next(self._numbers)
         self._held[digest] = _Held(link, number, announced=alone)
@@ -152,7 +148,7 @@ class Stealing:
             texts = [f"{self._instance.instance_id} {self._held[digest].number} {digest}" for digest in untold]
             notices.announce_links(self._instance.queries, texts, self._tell)
 
-    def lost(self, identity: tuple[object, ...], link: Stealable) -> None:
+    def lost(self, identity: tuple[object, ...], link: User) -> None:
         digest = _digest(identity)
         held = self._held.get(digest)
         if held is not None and held.link is link:

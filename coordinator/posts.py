@@ -13,11 +13,11 @@ import structlog
 
 from coordinator.address.nodes import Address, look_at_target, resource_deleted
 from coordinator.address.permissions import unauthorized
-from coordinator.check_back import look_at_group
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import NO_FACTS, examine, to_of
 from coordinator.errors import Condition, Refusal
+from coordinator.in_store import look_at_group
 from coordinator.memory import POST_OCTETS
+from store.codec.encoding import DecodeError
+from store.codec.message import NO_FACTS, examine, to_of
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError
 from store.permissions import Verb
@@ -25,11 +25,10 @@ from store.permissions import Verb
 if TYPE_CHECKING:
     from coordinator.address.directory import Directory, Maker
     from coordinator.address.enqueue import Enqueue
-    from coordinator.check_back import Checkable
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from coordinator.registry import Registry
-    from coordinator.transactions import Transaction
+    from coordinator.transaction import Transaction
     from store.commit.batch import Batch
     from store.commit.terms import Terms
     from store.spool import Octets
@@ -143,7 +142,7 @@ class Posts:
             link.relay.take(delivery, message, settled, txn)
 
     def post(
-        self, link: PostLink, delivery: Any, message: Octets, settled: bool, txn: Checkable | None, address: Address
+        self, link: PostLink, delivery: Any, message: Octets, settled: bool, txn: Transaction | None, address: Address
     ) -> None:
         try:
             facts = examine(message)
@@ -151,7 +150,7 @@ class Posts:
                 terms = PLAIN
             else:
                 terms = self.enqueue.terms(facts, address)
-                checkable = txn is not None and txn.checkable
+                checkable = txn is not None and txn.in_store is not None
                 if facts.producer_group is not None or address.transactional or (facts.checks and checkable):
                     look_at_group(txn, facts, address, self.registry.check_terms)
             if txn is None:
@@ -160,8 +159,8 @@ class Posts:
                 octets = len(message) if settled else 2 * len(message)
                 self.instance.commit.add(PlainPost(self, link, delivery, settled, address, message, terms), octets)
                 return
-            if txn.checkable:
-                txn.take(link, None if settled else delivery, address, message, terms)
+            if txn.in_store is not None:
+                txn.in_store.post(link, None if settled else delivery, address, message, terms)
                 return
             txn.post(address, message, terms)
         except DecodeError as error:
@@ -276,7 +275,7 @@ class Parked(NamedTuple):
     delivery: Any
     message: Octets
     settled: bool
-    txn: Checkable | None
+    txn: Transaction | None
 
 
 class Relay:
@@ -299,7 +298,7 @@ class Relay:
         self._resolved: Address | Refusal | None = None
         self._going_on = False
 
-    def take(self, delivery: Any, message: Octets, settled: bool, txn: Checkable | None) -> None:
+    def take(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None) -> None:
         """A message on the relay: post it now if its address is known and no post waits before it."""
         memory = self._posts.instance.memory
         if memory.parked > 2 * memory.most:

@@ -12,27 +12,28 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.check_back import Checkable, declared_checkable
 from coordinator.checkable import terms
 from coordinator.errors import Condition, Refusal
-from coordinator.registration import MOST_AT_ONCE, Registration
-from coordinator.transactions import Transaction
+from coordinator.group.entries import POSTGRES_EPOCH, now_micros
+from coordinator.transaction import Transaction
 from coordinator.transitions import ACTIVE, TxnEvent
+from store.commit.batch import Undecided
 from store.ids import TxnIds, micros_of
 from store.reasons import TIMEOUT
 from store.spool import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from coordinator.address.directory import Directory
     from coordinator.address.enqueue import Enqueue
-    from coordinator.halves import Halves
+    from coordinator.control import Control
     from coordinator.instance import Instance
+    from coordinator.retirement import Settlements
     from coordinator.settings import Settings
-    from coordinator.settlements import Settlements
-    from coordinator.transactions import Discharging
+    from store.commit.batch import Batch
     from store.decisions import Decisions
+    from store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +43,11 @@ SWEEP_SECONDS = 0.25
 UNUSED_SECONDS = 24 * 3600.0
 #: transactions rolled back by their timeout that are remembered, so that late work gets the right error
 MOST_TIMED_OUT = 10_000
+#: transactions that are entered in the store's list at once; the others follow with the next check
+MOST_AT_ONCE = 500
 
 
 class Registry:
-    """Implements :class:`coordinator.transactions.Host`."""
-
     def __init__(
         self,
         instance: Instance,
@@ -66,9 +67,9 @@ class Registry:
         #: how checkable transactions are checked, unless their clients ask for another immunity (H7)
         self.check_terms = terms(settings.check)
         self._ids = TxnIds(instance.instance_id, secret)
-        self.txns: dict[bytes, Checkable] = {}
+        self.txns: dict[bytes, Transaction] = {}
         #: of these, the transactions with work, and so a time limit (T14)
-        self.working: dict[bytes, Checkable] = {}
+        self.working: dict[bytes, Transaction] = {}
         #: how many undecided transactions each connection has
         self._undecided: dict[object, int] = {}
         self._unused_seconds = _unused_seconds(settings)
@@ -76,27 +77,23 @@ class Registry:
         #: room for the files of large messages
         self.spool_room = Room(settings.limits.spool_bytes, self._make_spool_room)
 
-    def declare(
-        self, owner: object, control: Discharging, timeout: float, halves: Halves | None = None, user: str | None = None
-    ) -> Checkable:
-        """Refusal if the connection has too many undecided transactions already (S4). ``halves``: it is checkable.
-        ``user``: whose it is; None: of a client without a login.
+    def declare(self, owner: object, control: Control, timeout: float, user: str | None = None) -> Transaction:
+        """Refusal if the connection has too many undecided transactions already (S4). ``user``: whose it is; None: of a
+        client without a login.
         """
         undecided = self._undecided.get(owner, 0)
         memory = self.instance.memory
-        most, setting = self.instance.limits.transactions_per_connection, "limits.transactions_per_connection"
+        most, now = self.instance.bounds.transactions_per_connection, ""
         if len(self.txns) >= memory.most_transactions and memory.fair_transactions < most:
-            most, setting = memory.fair_transactions, "its fair share of limits.memory_bytes now"
+            most, now = memory.fair_transactions, " now, its fair share of limits.memory_bytes"
         if undecided >= most:
             raise Refusal(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"a connection has at most {most} undecided transactions ({setting}): discharge some first",
+                f"a connection has at most {most} undecided transactions{now}: discharge some first",
             )
         self._undecided[owner] = undecided + 1
-        txn = Checkable(self, self._ids.next(user), owner, control, timeout)
+        txn = Transaction(self, self._ids.next(user), owner, control, timeout)
         self.txns[txn.id] = txn
-        if halves is not None:
-            declared_checkable(txn, halves)
         return txn
 
     def refuse_largest(self) -> None:
@@ -138,21 +135,20 @@ class Registry:
 
     def began(self, txn: Transaction) -> None:
         """The transaction has its first work."""
-        assert isinstance(txn, Checkable)
         self.working[txn.id] = txn
 
     def genuine(self, txn_id: bytes, user: str | None) -> bool:
         """Whether an instance of this store made the txn-id (T10), for this user (S3)."""
         return self._ids.genuine(txn_id, user)
 
-    def find(self, txn_id: bytes, owner: object) -> Checkable | None:
+    def find(self, txn_id: bytes, owner: object) -> Transaction | None:
         """The undecided transaction; None if this connection did not declare it (T12)."""
         txn = self.txns.get(txn_id)
         if txn is not None and txn.owner is owner and (txn.state is ACTIVE or txn.open):
             return txn
         return None
 
-    def for_work(self, txn_id: bytes, owner: object) -> Checkable | None:
+    def for_work(self, txn_id: bytes, owner: object) -> Transaction | None:
         """As :meth:`find`; None also if it is discharged, so that no work may begin in it."""
         txn = self.txns.get(txn_id)
         if txn is not None and txn.owner is owner and (txn.state is ACTIVE or not txn.discharged):
@@ -188,32 +184,36 @@ class Registry:
         if undecided:
             self._undecided[txn.owner] = undecided
 
+    def unlist(self, txn_id: bytes) -> None:
+        """Another instance, or an operator, has decided a transaction that is in the store's list."""
+        self.instance.commit.add(Removal(txn_id))
+
     def decided(self, payload: str) -> None:
         """A notice: another has decided this transaction, which holds deliveries in the memory of an instance."""
         with suppress(ValueError):
             txn = self.txns.get(bytes.fromhex(payload))
-            if txn is not None and txn.checkable:
-                txn.told()
+            if txn is not None and txn.in_store is not None:
+                txn.in_store.ask_what_became()
 
-    def look_at_held(self) -> None:
-        """Notices were missed."""
+    def ask_of_held(self) -> None:
+        """Ask what became of transactions that hold deliveries: notices of their decisions may have been lost."""
         for txn in list(self.working.values()):
-            if txn.checkable:
-                txn.told()
+            if txn.in_store is not None:
+                txn.in_store.ask_what_became()
 
     def sweep(self) -> None:
         """Roll back transactions whose time is over (T14); register those that live longer than a moment."""
         self.instance.loop.call_later(SWEEP_SECONDS, self.sweep)
         now = time.monotonic()
-        register_after = self.instance.transaction_limits.register_after_seconds
-        unknown: list[Checkable] = []
+        register_after = self.instance.bounds.register_after_seconds
+        unknown: list[Transaction] = []
         for txn in list(self.working.values()):
             age = now - txn.began
             if not txn.open:
                 continue
-            if txn.checkable and not txn.refused_work:
+            if txn.in_store is not None and not txn.refused_work:
                 if age >= txn.timeout:
-                    txn.overdue()
+                    txn.in_store.time_over()
             elif age >= txn.timeout:
                 self._time_out(txn, timed_out(txn.timeout))
             elif age >= register_after and not txn.registered and not txn.empty and len(unknown) < MOST_AT_ONCE:
@@ -223,7 +223,7 @@ class Registry:
         for txn in self._unused():
             self._time_out(txn, unused(self._unused_seconds))
 
-    def _unused(self) -> list[Checkable]:
+    def _unused(self) -> list[Transaction]:
         """Forget transactions without work whose declare is too long ago. Ids grow with time: the oldest come first."""
         latest = (time.time() - self._unused_seconds) * 1e6
         old = takewhile(lambda txn: micros_of(txn.id) <= latest, self.txns.values())
@@ -231,7 +231,7 @@ class Registry:
 
     def _time_out(self, txn: Transaction, refusal: Refusal) -> None:
         self._remember_timeout(txn, refusal)
-        event = TxnEvent.TIMEOUT if not txn.checkable or txn.refused_work else TxnEvent.CONTROL_LOST
+        event = TxnEvent.TIMEOUT if txn.in_store is None or txn.refused_work else TxnEvent.CONTROL_LOST
         try:
             txn.abandon(event, TIMEOUT, refusal)
         except Exception:  # noqa: BLE001 - a defect costs this transaction only
@@ -259,3 +259,61 @@ def unused(limit: float) -> Refusal:
         Condition.TXN_TIMEOUT,
         f"the transaction was rolled back: there was no work in it for {limit:g} s after its declare; declare another",
     )
+
+
+# The store's list of undecided transactions: those older than a moment are entered, and removed once decided. The group
+# commit writes them, many at once, so that no number of transactions delays a commit or a question. A transaction
+# without work is not listed, and the row of a checkable one is written with its first half.
+
+
+class Registration:
+    """Unit: enters in the list the transactions that are still undecided when it is written."""
+
+    __slots__ = ("_txns",)
+
+    owner: object = None
+
+    def __init__(self, txns: Sequence[Transaction]) -> None:
+        self._txns = txns
+        for txn in txns:
+            txn.registered = True
+
+    def write(self, batch: Batch) -> None:
+        for txn in self._txns:
+            if txn.open and txn.in_store is None:
+                row = Undecided(
+                    owner=txn.control.named,
+                    declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,
+                    timeout=now_micros() + int((txn.began + txn.timeout - time.monotonic()) * 1e6),
+                    posted=txn.posted,
+                    retired=len(txn.retired),
+                )
+                batch.register(txn.id, row)
+
+    def durable(self) -> None:
+        pass
+
+    def refused(self, error: StoreError) -> None:
+        log.error(
+            "undecided transactions were not entered in the store's list", error=str(error), count=len(self._txns)
+        )
+
+
+class Removal:
+    """Unit: removes a transaction that another instance, or an operator, has decided."""
+
+    __slots__ = ("_txn_id",)
+
+    owner: object = None
+
+    def __init__(self, txn_id: bytes) -> None:
+        self._txn_id = txn_id
+
+    def write(self, batch: Batch) -> None:
+        batch.forget(self._txn_id)
+
+    def durable(self) -> None:
+        pass
+
+    def refused(self, error: StoreError) -> None:
+        log.error("a decided transaction stays in the store's list", error=str(error))

@@ -9,7 +9,8 @@ from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
 from coordinator.address.permissions import Permissions
 from coordinator.address.subscriptions import Subscriptions
-from coordinator.checks import Checks, Exhaustion
+from coordinator.bounds import USUAL
+from coordinator.check_back import Checks, Exhaustion
 from coordinator.group.schedule import Schedule, StoredExpiry
 from coordinator.group.serving import Queues
 from coordinator.instance import Instance
@@ -18,8 +19,7 @@ from coordinator.memory import GivingBack
 from coordinator.peers import Peers, Stealing
 from coordinator.posts import Posts
 from coordinator.registry import Registry
-from coordinator.retirement import Retirement
-from coordinator.settlements import Settlements
+from coordinator.retirement import Retirement, Settlements
 from coordinator.sole import SoleConnections
 from store import channels
 from store.decisions import Decisions
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from coordinator.address.addresses import AddressPolicy
+    from coordinator.bounds import Bounds
     from coordinator.errors import Refusal
     from coordinator.settings import Settings
     from store.libpq import Connection
@@ -48,21 +49,21 @@ class Service:
         registration: Registration,
         *,
         fenced: Callable[[], None],
+        bounds: Bounds = USUAL,
     ) -> None:
         self.store_id = registration.store_id
         self.instance = instance = Instance(
             loop,
             settings,
+            bounds,
             url,
             registration,
             given_up=lambda: self._peers.given_up(),
             notified=lambda channel, payload: self._peers.notified(channel, payload),
             connected=lambda: self._connected(),
         )
-        self.loop = loop
-        self.limits = settings.limits
-        self.memory = instance.memory
-        self.commit = instance.commit
+        self.loop, self.limits, self.bounds = loop, settings.limits, bounds
+        self.memory, self.commit = instance.memory, instance.commit
         #: set while the database has no connection left for this instance: new connections are refused with it
         self.starved: Refusal | None = None
         #: octets in memory of deliveries that are not complete
@@ -119,7 +120,7 @@ class Service:
     def _connected(self) -> None:
         """Notices may have been missed while the connection was down."""
         self._peers.connected()
-        self.registry.look_at_held()
+        self.registry.ask_of_held()
         self.users.look()
         self.permissions.look()
         self._dead_letters.wake()
@@ -160,11 +161,14 @@ class Service:
 
         Returns whether there was any.
         """
-        instance = self.instance
+        instance, queues, settlements = self.instance, self.queues, self.settlements
         instance.ids.advance()
-        instance.selecting.renew()
-        pumped = self.queues.pump()
-        settled = self.settlements.hand_over()
+        if instance.selecting.end:
+            instance.selecting.renew()
+        pumped = bool(queues.dirty) and queues.pump()
+        settled = bool(settlements.gathered or settlements.passed_over)
+        if settled:
+            settlements.hand_over()
         instance.commit.kick()
         if self._held_back and instance.memory.unread <= instance.memory.most:
             held_back, self._held_back = self._held_back, set()

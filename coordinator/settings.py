@@ -33,13 +33,12 @@ from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     NoDecode,
-    PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
 
+from coordinator.group.policies import IMMEDIATE, parse_retry
 from coordinator.printable import printable
-from coordinator.retries import IMMEDIATE, parse
 from store.compiled import PURE_VARIABLE
 
 PREFIX = "COORDINATOR_"
@@ -154,9 +153,6 @@ class TransactionSettings(_Section):
         int, Field(ge=1, description="messages posted in one; to several consumer groups, each counts once a group")
     ] = 100_000
     max_bytes: Annotated[ByteSize, Field(ge=1, description="bytes of messages posted in one")] = ByteSize(256 * MIB)
-    register_after_seconds: Annotated[
-        float, Field(gt=0, description="when older, it is in the store's list of undecided transactions")
-    ] = 1
 
 
 class CheckSettings(_Section):
@@ -193,13 +189,6 @@ class LimitSettings(_Section):
     idle_timeout_seconds: Annotated[
         float, Field(gt=0, description="a connection silent for longer is closed (part 2, 2.4.5)")
     ] = 60
-    channel_max: Annotated[int, Field(ge=0, le=65535, description="the highest channel: sessions less one")] = 1023
-    handle_max: Annotated[
-        int, Field(ge=0, le=2**32 - 1, description="the highest handle: links of a session less one")
-    ] = 1023
-    links_per_connection: Annotated[int, Field(ge=1, description="links of one connection, over all its sessions")] = (
-        4096
-    )
     connections: Annotated[
         int, Field(ge=1, description="connections of one worker; some 30 kB of memory each, besides what they do")
     ] = 10_000
@@ -212,49 +201,10 @@ class LimitSettings(_Section):
             "proxy are all of one host",
         ),
     ] = 5000
-    connections_unopened: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="connections of one worker that have not logged in, or are not open yet; beyond it one of "
-            "the host that has the most of them is closed",
-        ),
-    ] = 2000
-    opening_seconds: Annotated[
-        float, Field(gt=0, description="seconds a client has for TLS, its login and its open (part 2, 2.4.1)")
-    ] = 30
-    link_credit: Annotated[int, Field(ge=1, description="credit given to a sender")] = 1000
-    transactions_per_connection: Annotated[
-        int, Field(ge=1, description="undecided transactions of one connection; a declare beyond it is rejected")
-    ] = 10_000
-    addresses_per_connection: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="addresses made because one connection named them, and its dynamic ones that exist; "
-            "what needs one more is refused",
-        ),
-    ] = 1000
-    groups_per_address: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=2**31 - 1,
-            description="consumer groups of one address besides the default one, subscriptions among them; a link that "
-            "needs one more is refused",
-        ),
-    ] = 10_000
-    unfinished_bytes: Annotated[
-        ByteSize,
-        Field(ge=0, description="bytes in memory of messages that are not complete; beyond it they go to a file"),
-    ] = ByteSize(32 * MIB)
     spool_bytes: Annotated[
         ByteSize,
         Field(ge=1 * MIB, description="bytes of large messages in files; a file counts for 1 MiB at least"),
     ] = ByteSize(4096 * MIB)
-    waiting_bytes: Annotated[
-        ByteSize, Field(ge=1, description="bytes that wait for the store; beyond it nothing is read from posters")
-    ] = ByteSize(64 * MIB)
     memory_bytes: Annotated[
         ByteSize | None,
         Field(
@@ -270,19 +220,10 @@ class LimitSettings(_Section):
             description="with less free disk space for the embedded server, posts are refused",
         ),
     ] = ByteSize(256 * MIB)
-    unread_bytes: Annotated[
-        ByteSize,
-        Field(ge=64 * KIB, description="bytes that a peer leaves unread; beyond it nothing is read from it either"),
-    ] = ByteSize(4 * MIB)
-    unsettled_per_link: Annotated[int, Field(ge=1, description="unsettled deliveries of one consumer")] = 10_000
-    window_messages: Annotated[int, Field(ge=1, description="messages a queue holds in memory")] = 2000
-    window_bytes: Annotated[ByteSize, Field(ge=1, description="bytes a queue holds in memory")] = ByteSize(8 * MIB)
-    batch_messages: Annotated[int, Field(ge=1, description="messages in one group commit")] = 2000
-    batch_bytes: Annotated[ByteSize, Field(ge=1, description="bytes in one group commit")] = ByteSize(4 * MIB)
 
 
 def _retry(value: str) -> str:
-    return parse(value).text  # RetryInvalid says what was wrong
+    return parse_retry(value).text  # RetryInvalid says what was wrong
 
 
 #: what an address takes (H1)
@@ -334,15 +275,6 @@ class AddressSettings(_Section):
     patterns: Annotated[
         tuple[AddressPattern, ...], Field(description="the first that matches gives the address its policies")
     ] = ()
-    unused_hours: Annotated[
-        float,
-        Field(
-            ge=0.01,
-            le=MOST_HOURS,
-            description="hours after which an address made on use is removed, if it is empty, and no link and no post "
-            "has used it",
-        ),
-    ] = 168
 
 
 class RetentionSettings(_Section):
@@ -526,22 +458,10 @@ class Settings(_Section):
         return value
 
 
-class _Layered(Settings, BaseSettings):
-    """Reads the layers; what leaves this module is a plain :class:`Settings`."""
+class _Variables(Settings, BaseSettings):
+    """Says to pydantic-settings which variables there are; only they are read with it."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter=_NESTED, extra="forbid", frozen=True)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # The layers are read and merged by load(), which knows where each value came from.
-        return (init_settings,)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter=_NESTED)
 
 
 def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
@@ -558,12 +478,11 @@ def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> 
     file = {} if config is None else _read(config)
     environment = _environment()
     try:
-        layered = _Layered(**_merged(file, environment, given))
+        return Settings.model_validate(_merged(file, environment, given))
     except ValidationError as error:
         raise SettingsInvalid(
             "\n".join(_explain(item, given, environment, config) for item in error.errors())
         ) from None
-    return Settings.model_validate(layered.model_dump())
 
 
 def _read(config: Path) -> dict[str, Any]:
@@ -583,7 +502,7 @@ def _environment() -> dict[str, Any]:
     if os.environ.get(PURE_VARIABLE, "0") not in ("0", "1"):
         raise SettingsInvalid(f"environment variable {PURE_VARIABLE}: 1 or 0 was expected")
     try:
-        return EnvSettingsSource(_Layered)()
+        return EnvSettingsSource(_Variables)()
     except SettingsError as error:
         # It names the top field only, and its text may hold the value.
         field = str(error).partition('"')[2].partition('"')[0]

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import UUID
 
-from coordinator.codec.message import examine
+from store.codec.message import examine
 from store.commit.terms import LATEST_MS
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def post_message(connection: Connection, address: str, message: bytes) -> None:
     """As :func:`post`, for a message that is encoded already, byte for byte: all its sections. When it is delivered it
     says itself: header, ``x-opt-delivery-time`` and ``x-opt-delivery-delay``, ``absolute-expiry-time``, ``group-id``.
 
-    :raises coordinator.codec.encoding.DecodeError: the octets are no message.
+    :raises store.codec.encoding.DecodeError: the octets are no message.
     """
     _run(connection, _post_message(address, message))
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
-from coordinator.group import loading
-from coordinator.group.loading import LOAD_RETRY_SECONDS
+from coordinator.group.units import LOAD_RETRY_SECONDS
 from coordinator.outcomes import ACCEPTED
 from coordinator.printable import printable
 from links import engine
 from links.consuming import Subscribing
 from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing, TooLarge
+from store.codec.encoding import DecodeError
 from store.commit import terms
 from store.commit.terms import Rank
 from store.errors import StoreError
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from coordinator.outcomes import Outcome
     from links.connection import Connection
     from links.outgoing import Filters
+    from store.questions.entries import EntryRow
 
 
 _BROWSED_AT_ONCE = 200
@@ -87,7 +87,7 @@ class Browsing(Outgoing):
         if self._held_back():
             return 0
         credit: int = self.credit
-        return min(credit, self.connection.service.limits.unsettled_per_link - len(self.unsettled))
+        return min(credit, self.connection.service.bounds.unsettled_per_link - len(self.unsettled))
 
     def advance(self) -> None:
         if self._loading or self._large is not None or not self.open:
@@ -101,11 +101,11 @@ class Browsing(Outgoing):
             most = _BROWSED_AT_ONCE if self._selector else min(self._room, _BROWSED_AT_ONCE)
             memory = self.connection.service.memory
             octets = MOST_BACKLOG if memory.unread <= memory.most else memory.fair_share
-            loading.browse(self._queue, rank, asked, most, octets, lambda rows: self._loaded(rank, rows))
+            self._queue.browse(rank, asked, most, octets, lambda rows: self._loaded(rank, rows))
         elif self.draining:
             self.drained()
 
-    def _loaded(self, rank: Rank, rows: Sequence[loading.EntryRow] | StoreError) -> None:
+    def _loaded(self, rank: Rank, rows: Sequence[EntryRow] | StoreError) -> None:
         if isinstance(rows, StoreError):
             self.connection.service.loop.call_later(LOAD_RETRY_SECONDS, self._look_again)
             return
@@ -131,7 +131,7 @@ class Browsing(Outgoing):
         self._loading = False
         self._queue.touch()
 
-    def _show(self, rows: Sequence[loading.EntryRow]) -> tuple[int, int] | None:
+    def _show(self, rows: Sequence[EntryRow]) -> tuple[int, int] | None:
         """Send what it has not seen. Returns priority and id after which it looks next; None: as before."""
         at = self._at
         behind = None

@@ -11,12 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from coordinator.codec.encoding import DecodeError, encode_string, scalar
 from coordinator.errors import Condition, Refusal
 from links import engine, performatives
 from links.frames import LITTLE, LinkState
 from links.incoming import Incoming
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER, Performative
+from store.codec.encoding import DecodeError, encode_string, scalar
 
 if TYPE_CHECKING:
     from links.connection import Connection
@@ -265,7 +265,7 @@ class Channels:
             return None
         handle = found.number(1) or 0
         if handle > self._handle_max:
-            text = f"an attach with the handle {handle}: at most {self._handle_max} was expected (limits.handle_max)"
+            text = f"an attach with the handle {handle}: expected at most our handle-max, {self._handle_max}"
             raise Broken(Condition.FRAMING_ERROR, text)
         if handle in channel.links:
             raise Refusal(Condition.HANDLE_IN_USE, f"an attach with the handle {handle}, which another link has")

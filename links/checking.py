@@ -13,7 +13,7 @@ from links.outgoing import Delivering
 from store.permissions import Verb
 
 if TYPE_CHECKING:
-    from coordinator.checks import Due
+    from coordinator.check_back import Due
     from links.connection import Connection
     from links.outgoing import Filters
 
@@ -57,7 +57,7 @@ def attach_checker(connection: Connection, pointer: engine.Pointer, name: str, a
 
 
 class Checking(Delivering):
-    """Implements :class:`coordinator.checks.Checker`."""
+    """Implements :class:`coordinator.check_back.Checker`."""
 
     __slots__ = (
         "_checks",

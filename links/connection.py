@@ -93,12 +93,12 @@ class Connection(Client):
         self.reactor = reactor
         self.fd = sock.fileno()
         self.container = ""
-        limits = service.limits
+        limits, bounds = service.limits, service.bounds
         self.idle_timeout_ms = int(limits.idle_timeout_seconds * 1000)
         self.transport, self.pointer = engine.new_connection(
             reactor.events,
             max_frame=limits.max_frame_size_bytes,
-            channel_max=limits.channel_max,
+            channel_max=bounds.channel_max,
             idle_timeout_ms=self.idle_timeout_ms,
         )
         #: by naming them (:class:`coordinator.address.directory.Maker`)
@@ -108,7 +108,7 @@ class Connection(Client):
         self.read_room, self.read_seconds = LITTLE_ROOM, reactor.shares.most
         #: None once the protocol headers, and SASL, are done
         self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
-        self.guard = FrameGuard(self, limits.max_frame_size_bytes, limits.handle_max)
+        self.guard = FrameGuard(self, limits.max_frame_size_bytes, bounds.handle_max)
         #: how many links the peer posts on
         self.posting = 0
         #: posts and attaches that wait until their addresses are known

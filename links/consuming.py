@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import shows_properties
 from coordinator.errors import Condition, Refusal
 from coordinator.group.selecting import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
@@ -18,6 +16,8 @@ from links import engine, states, steps
 from links.link import NONE
 from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing, TooLarge
 from links.output import MOST_HANDED
+from store.codec.encoding import DecodeError
+from store.codec.message import shows_properties
 
 if TYPE_CHECKING:
     from coordinator.address.addresses import Group
@@ -76,7 +76,7 @@ class Consuming(Outgoing):
         self.undecided = NONE
         self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
-        self._most_unsettled = connection.service.limits.unsettled_per_link
+        self._most_unsettled = connection.service.bounds.unsettled_per_link
         self._told_full = False
         #: octets that all links of the connection have handed to the engine; with more this link stops
         self._most_handed = 0
@@ -140,7 +140,7 @@ class Consuming(Outgoing):
     def _tell_full(self) -> None:
         self._told_full = True
         log.warning(
-            "a consumer gets no more before it settles some (limits.unsettled_per_link)",
+            "a consumer gets no more before it settles some: it has as many unsettled deliveries as a link may",
             link=self.name,
             peer=self.connection.peer,
             user=self.connection.user,
@@ -340,11 +340,6 @@ class Choosing(Consuming):
         self._search = Search(self._queue, self, honoured.selector)
         self._queue.searches.append(self._search)
         self._queue.touch()
-
-    def retired(self, entry: Entry, outcome: Outcome) -> None:
-        if outcome.undeliverable_here or outcome.kind is Kind.REJECTED:
-            self._search.refused(entry.half_id)
-        super().retired(entry, outcome)
 
     def lost(self) -> None:
         self._queue.searches.remove(self._search)

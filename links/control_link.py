@@ -10,15 +10,15 @@ import structlog
 
 from coordinator.address.permissions import TRANSACTIONS
 from coordinator.checkable import CHECK_PROPERTIES, OwnCheckTerms, asked_terms, producer_group
-from coordinator.codec.encoding import DecodeError, decode
-from coordinator.codec.message import VALUE, sections
-from coordinator.codec.values import Described
 from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
 from links import container, engine, states, steps, values
 from links.incoming import Incoming
 from links.link import copy_source
+from store.codec.encoding import DecodeError, decode
+from store.codec.message import VALUE, sections
+from store.codec.values import Described
 from store.permissions import Verb
 
 if TYPE_CHECKING:

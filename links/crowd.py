@@ -31,7 +31,7 @@ class Crowd:
         of the address that has the most, picked at random, so that neither who is first nor who is last keeps all
         others out.
         """
-        limits = connection.service.limits
+        limits, most = connection.service.limits, connection.service.bounds.connections_unopened
         origin = origin_of_peer(connection.peer)
         self._from[origin] += 1
         self._unopened.setdefault(origin, {})[connection] = None
@@ -39,10 +39,10 @@ class Crowd:
         count = connection.service.memory.connections
         if count > 2 * limits.connections or self._from[origin] > 2 * limits.connections_per_address:
             return connection, CloseReason.TOO_MANY_CONNECTIONS  # far too many: closed without an answer
-        if self._count_unopened <= limits.connections_unopened:
+        if self._count_unopened <= most:
             return None
-        most = max(self._unopened.values(), key=len)
-        return secrets.choice(list(most)), CloseReason.TOO_MANY_NOT_OPENED
+        crowd = max(self._unopened.values(), key=len)
+        return secrets.choice(list(crowd)), CloseReason.TOO_MANY_NOT_OPENED
 
     def opens(self, connection: Connection) -> Refusal | None:
         """Why it may not be open: there are too many in all, from its host, or for its user."""

@@ -117,8 +117,8 @@ class Endpoints:
 
     def _within_handles(self, pointer: engine.Pointer) -> bool:
         """The links of a session are bounded by its handles; those of a connection are refused one by one."""
-        limits = self.connection.service.limits
-        most, most_of_all = limits.handle_max + 1, limits.links_per_connection
+        bounds = self.connection.service.bounds
+        most, most_of_all = bounds.handle_max + 1, bounds.links_per_connection
         links = len(self.sessions[engine.link_session(pointer)])
         if links >= 2 * most or len(self.links) >= 2 * most_of_all:
             text = "too many refused links were not detached"
@@ -127,10 +127,11 @@ class Endpoints:
         if len(self.links) >= most_of_all:
             raise Refusal(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"a connection has at most {most_of_all} links (limits.links_per_connection)",
+                f"a connection has at most {most_of_all} links: detach some first, or open another connection",
             )
         if links >= most:
-            raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"a session has at most {most} links (limits.handle_max)")
+            text = f"a session has at most {most} links: detach some first, or begin another session"
+            raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
         return True
 
     def attached(self, link: Link) -> None:

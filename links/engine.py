@@ -14,7 +14,7 @@ import structlog
 from cproton_ffi import ffi, lib
 from proton._data import obj2dat
 
-from coordinator.codec.encoding import DecodeError
+from store.codec.encoding import DecodeError
 
 log = structlog.get_logger(__name__)
 

@@ -11,10 +11,10 @@ import re
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.codec.encoding import encode_boolean, encode_list, encode_string, encode_symbol, encode_uint, skip
 from coordinator.errors import Condition
 from links import performatives
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, FLOW, TRANSFER, Performative, starts_of
+from store.codec.encoding import encode_boolean, encode_list, encode_string, encode_symbol, encode_uint, skip
 from store.compiled import compiled
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from coordinator.codec.encoding import DecodeError, decode, encode_binary, encode_list, encode_symbol
-from coordinator.codec.values import Described, Symbol
 from coordinator.login.logins import ANONYMOUS
 from coordinator.login.password import REFUSED, Challenge, Exchange, Outcome, Say
+from store.codec.encoding import DecodeError, decode, encode_binary, encode_list, encode_symbol
+from store.codec.values import Described, Symbol
 
 HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"

@@ -8,12 +8,12 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
 from links import engine, frames, performatives
 from links.channels import MOST_CREDIT, MOST_OF_TRANSFER, Before, Broken, Channels
 from links.close_reason import CloseReason
 from links.performatives import ATTACH, CLOSE, FLOW, OPEN, TRANSFER, Performative
+from store.codec.encoding import DecodeError, encode_uint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
 from links import container, engine, frames, performatives, states
 from links.close_reason import CloseReason
+from store.codec.encoding import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError, decode, encode_map, pairs
-from coordinator.codec.message import first_delivery, outgoing
 from coordinator.codec.selectors import Selector
-from coordinator.codec.values import Described, Symbol
 from coordinator.errors import Condition, Refusal
-from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from links import container, engine, steps
 from links.close_reason import CloseReason
 from links.link import Link, answer_default_outcome, answer_terminus, copy_target
 from links.output import MOST_HANDED
+from store.codec.encoding import DecodeError, decode, encode_map, pairs
+from store.codec.message import first_delivery, outgoing
+from store.codec.values import Described, Symbol
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
@@ -317,7 +316,7 @@ class Outgoing(Delivering):
             else:
                 self._send_head(large, octets)
 
-        loading.piece(large.entry, large.at, size, answered)
+        large.entry.queue.piece(large.entry, large.at, size, answered)
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
         """A large delivery is complete."""

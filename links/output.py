@@ -49,7 +49,7 @@ class Output:
         self.writing = False
         #: taken out of the engine, and not by the socket yet
         self.unread = bytearray()
-        self.frames = SentFrames(connection.service.limits.handle_max)
+        self.frames = SentFrames(connection.service.bounds.handle_max)
         #: each makes a frame that the engine cannot be asked for, once the engine has nothing to write; by what it is
         #: about, so that a peer that asks again before it is answered takes no more memory
         self._asked: dict[object, Callable[[], bytes]] = {}
@@ -167,7 +167,7 @@ class Output:
         if not unread:
             return False
         service, memory = self._connection.service, self._connection.service.memory
-        return unread > min(service.limits.unread_bytes, memory.share) or (
+        return unread > min(service.bounds.unread_bytes, memory.share) or (
             memory.unread > memory.most and unread > memory.fair_share
         )
 

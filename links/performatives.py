@@ -10,10 +10,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.codec.encoding import DecodeError, encode_boolean, encode_list, pairs, scalar, skip
-from coordinator.codec.values import Symbol
 from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
 from links import states
+from store.codec.encoding import DecodeError, encode_boolean, encode_list, pairs, scalar, skip
+from store.codec.values import Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,17 +9,17 @@ import structlog
 from proton import symbol
 
 from coordinator.address.nodes import Address, look_at_target
-from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from coordinator.posts import Relay
-from coordinator.transactions import Transaction
 from links import container, engine, states, steps, values
 from links.incoming import Incoming
 from links.link import Attaching, answer_terminus, copy_source
+from store.codec.encoding import DecodeError
 from store.permissions import Verb
 
 if TYPE_CHECKING:
+    from coordinator.transaction import Transaction
     from links.connection import Connection
     from store.spool import Octets
 
@@ -100,8 +100,8 @@ class Posting(Incoming):
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool, rejects: bool
     ) -> None:
-        limits = connection.service.limits
-        super().__init__(connection, pointer, limits.link_credit, int(limits.max_message_size_bytes))
+        service = connection.service
+        super().__init__(connection, pointer, service.bounds.link_credit, int(service.limits.max_message_size_bytes))
         connection.posting += 1
         self.address: Address | None = address
         self._partial_txn: Transaction | None = None

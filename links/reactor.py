@@ -30,7 +30,7 @@ from links.greeting import Greeting
 from links.link import Identity, Link
 from links.loop import Loop
 
-# The shares that connections have of the time in which a turn reads (:mod:`links.reactor`).
+# The shares that connections have of the time in which a turn reads.
 
 #: A read counts for no more. It may have taken longer for another reason: a disk, or a machine that stood still.
 COUNTED_SECONDS = 0.005
@@ -134,7 +134,7 @@ class Ticks:
     def begin(self, connection: Connection) -> None:
         self._connections[connection.number] = connection
         self._tick(connection)
-        seconds = connection.service.limits.opening_seconds
+        seconds = connection.service.bounds.opening_seconds
         if not self._looks_at_unopened:
             self._looks_at_unopened = True
             self._reactor.call_later(seconds, self._end_unopened)

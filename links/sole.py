@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from proton import symbol, uint
 
-from coordinator.codec.encoding import DecodeError, decode, pairs, skip
 from coordinator.errors import Condition, Refusal
 from links import container, engine, values
 from links.close_reason import CloseReason
+from store.codec.encoding import DecodeError, decode, pairs, skip
 
 if TYPE_CHECKING:
     from links.connection import Connection

@@ -10,7 +10,10 @@ from functools import lru_cache
 
 import structlog
 
-from coordinator.codec.encoding import (
+from coordinator.errors import Refusal
+from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
+from links import engine
+from store.codec.encoding import (
     DecodeError,
     decode,
     encode_binary,
@@ -21,10 +24,7 @@ from coordinator.codec.encoding import (
     pairs,
     skip,
 )
-from coordinator.codec.values import Described, Symbol
-from coordinator.errors import Refusal
-from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
-from links import engine
+from store.codec.values import Described, Symbol
 
 log = structlog.get_logger(__name__)
 
@@ -199,7 +199,7 @@ def plain_outcome(delivery: engine.Pointer, state: int) -> Outcome | None:
 
 
 #: the delivery state of each outcome on the wire
-CODE = {
+CODE: dict[Kind, int] = {
     Kind.ACCEPTED: engine.ACCEPTED,
     Kind.REJECTED: engine.REJECTED,
     Kind.RELEASED: engine.RELEASED,

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.codec.encoding import DecodeError, decode
-from coordinator.codec.values import Described, Map, Symbol
 from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
 from links import container, engine
+from store.codec.encoding import DecodeError, decode
+from store.codec.values import Described, Map, Symbol
 
 _LONGEST_KEY = 100
 
 
 def value(data: engine.Pointer, name: str) -> Any:
-    """The value of a ``pn_data_t``, decoded by :mod:`coordinator.codec.encoding`; None if it is empty."""
+    """The value of a ``pn_data_t``, decoded by :mod:`store.codec.encoding`; None if it is empty."""
     try:
         octets = engine.encoded(data)
         return decode(octets)[0] if octets else None

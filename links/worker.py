@@ -18,9 +18,9 @@ from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition, Refusal
 from coordinator.login.logins import offered
 from coordinator.process import certificates
+from coordinator.process.certificates import FileInvalid
+from coordinator.process.children import Handed, Supervising
 from coordinator.process.listeners import loopback
-from coordinator.process.secret_files import FileInvalid
-from coordinator.process.supervising import Handed, Supervising
 from coordinator.process.telling import Telling
 from coordinator.service import Service
 from coordinator.settings import Endpoint, Settings
@@ -80,7 +80,7 @@ GRACE_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.2
 _READY_LOOK_SECONDS = 0.002
 _REGISTER_PATIENCE = Patience(statement_seconds=10.0, lock_seconds=5.0)
-# Recovery may have to read all entries. A start does not wait so long: the watch over the instances does the rest.
+# Recovery may have to read all entries. A start does not wait so long: the recovery beside the workers does the rest.
 _RECOVER_PATIENCE = Patience(statement_seconds=5.0, lock_seconds=2.0)
 _END_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=2.0)
 
@@ -214,7 +214,7 @@ def _register(database_url: str) -> recovery.Registration:
 
 
 def _recover(database_url: str) -> recovery.GivenUp:
-    """What cannot be done now, the watch over the instances does later."""
+    """What cannot be done now, the recovery beside the workers does later."""
     try:
         with connected(database_url, patience=_RECOVER_PATIENCE) as connection:
             return recovery.recover(connection)

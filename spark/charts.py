@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from spark.finding import readable
 from spark.metrics import Metrics, Outcomes
-from spark.visible import readable
 
 #: Addresses with a panel of their own; the others share one.
 MOST_PANELS: Final = 6

@@ -1,6 +1,6 @@
 """The checks: each a pure function from what is looked at to a finding, or to none.
 
-What is looked at is a pair or a transaction that is not in order (:mod:`spark.collapse`), or the sums of an address and
+What is looked at is a pair or a transaction that is not in order (:mod:`spark.sums`), or the sums of an address and
 hour. Nothing here reads a clock or a table. Rule numbers are those of docs/explanation/reconciliation.md.
 """
 
@@ -107,7 +107,8 @@ def overdue(found: Transaction, look: Look) -> Finding | None:
     if not found.is_open:
         return None
     declared = age(declared_at(found.txn_id), look.seen_at)
-    repair = f'ask the producer, then coordinator resolve {found.txn_id} --rollback --reason "overdue" (or --commit)'
+    resolve = f'coordinator transaction resolve {found.txn_id} --rollback --reason "overdue" (or --commit)'
+    repair = f"ask the producer, then {resolve}"
     if found.listed is None:
         detail = (
             f"declared {declared} ago; {found.halves} halves are stored, there is no op, and it is not listed as"
@@ -282,7 +283,7 @@ def order(pair: Pair, look: Look) -> Finding | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Burials:
-    """A moment at which dead letters and ops that tell of them are not as many (:mod:`spark.letters`), and one of
+    """A moment at which dead letters and ops that tell of them are not as many (:mod:`spark.waiting`), and one of
     each. ``at`` is in microseconds since 1970."""
 
     at: int

@@ -1,7 +1,8 @@
-"""A finding of a check or of a book."""
+"""A finding of a check or of a book, and text from the wire or a book, fit for a page or a table (S7)."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,8 @@ from pyspark.sql import functions as f
 
 from spark.schemas import FINDING
 
+#: Categories of Unicode: control, format, surrogate, ends of lines and of paragraphs.
+_UNSEEN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
 #: What a finding may be about, as columns of its rows.
 HALF: Final = ("txn_id", "half_id", "address")
 DELIVERY: Final = (*HALF, "consumer_group")
@@ -78,3 +81,21 @@ def shown(text: Column) -> Column:
     """``text``, or its beginning: a message, or a row, has up to 100 MiB, and a report has 100,000 findings."""
     beginning = f.format_string("%s... (%d characters)", f.substring(text, 1, LONGEST_SHOWN), f.length(text))
     return f.when(f.length(text) > LONGEST_SHOWN, beginning).otherwise(text)
+
+
+def readable(name: str | None, missing: str, longest: int = 60) -> str:
+    """A name from the wire, fit for a page: control characters shown as a box, and not longer than a line."""
+    if name is None:
+        return missing
+    if name == "":
+        return "(default)"
+    clean = visible(name)
+    return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
+
+
+def visible(text: str) -> str:
+    """``text`` with a box for each control character, and for each that turns the direction of what follows, or that is
+    not seen."""
+    if text.isprintable():
+        return text
+    return "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in text)

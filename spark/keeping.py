@@ -1,14 +1,16 @@
-"""Frames that are computed once, and rows of theirs in the driver."""
+"""Frames that are computed once, rows of theirs in the driver, and jobs of Spark beside the one in hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkTypeError, UnsupportedOperationException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
@@ -61,3 +63,21 @@ def near(frame: DataFrame, keep: Keep) -> DataFrame:
 def brought(frame: DataFrame, count: int, keep: Keep) -> Iterable[Row]:
     """The rows of ``frame`` in the driver, at once where ``count``, about as many as there are, is not too much."""
     return frame.collect() if count <= _MOST_AT_ONCE else keep(frame).toLocalIterator()
+
+
+@contextmanager
+def job_threads(spark: SparkSession, most: int) -> Iterator[ThreadPoolExecutor]:
+    """So many threads that wait for jobs of Spark: while one is planned and compiled, or its last tasks run, the others
+    have the processors. Where the block ends by an error, none is waited for: its jobs are cancelled.
+
+    Frames are made in the main thread: a text in a plan that is made in another has the time zone of the machine.
+    """
+    threads = ThreadPoolExecutor(most)
+    try:
+        yield threads
+    except BaseException:
+        with suppress(Py4JError, OSError):  # Java may be gone
+            spark.sparkContext.cancelAllJobs()
+        threads.shutdown(wait=False, cancel_futures=True)
+        raise
+    threads.shutdown()

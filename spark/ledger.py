@@ -1,6 +1,6 @@
 """What the tables say, put side by side: by half, by transaction, by delivery.
 
-The collapse (:mod:`spark.collapse`) and the books (:mod:`spark.books`) read these frames. All are pure: ``DataFrame``
+The collapse (:mod:`spark.sums`) and the books (:mod:`spark.books`) read these frames. All are pure: ``DataFrame``
 in, ``DataFrame`` out. Terms:
 
 * a *pair* is one half in one consumer group: what a delivery is of;

@@ -1,62 +1,43 @@
 """What a stored message says: its id, its application properties, its body (AMQP 1.0, part 3).
 
 The store keeps messages as they came. Of each is read what a book's key or compared pair names, in Spark's Python
-workers, without the engine of the wire; all else is passed over. Broken input raises
-:class:`~spark.values.MessageUnreadable`, never anything else.
+workers, by the codec of the service (:mod:`store.codec`); all else is passed over, in time that its octets account for.
+What is broken, or has no text, raises :class:`~store.codec.encoding.DecodeError`, and nothing else is raised.
 """
 
 from __future__ import annotations
 
 import re
+import struct
+import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from operator import methodcaller
 from typing import Final
 
 from jiter import from_json
 
-from spark.values import (
+from store.codec.encoding import (
+    ARRAYS,
     LISTS,
     MAPS,
-    OCTETS,
-    ONE,
-    WIDTHS,
-    MessageUnreadable,
-    Names,
+    STRING8,
+    DecodeError,
     content,
-    count_of,
-    end_of,
-    item_of,
-    names_of,
+    contents,
+    item,
+    names,
     plain,
-    text_of,
-    text_of_octets,
+    scalar,
 )
+from store.codec.message import APPLICATION_PROPERTIES, DATA, PROPERTIES, SEQUENCE, VALUE, sections
 
-_PROPERTIES: Final = 0x73
-_APPLICATION_PROPERTIES: Final = 0x74
-_DATA: Final = 0x75
-_SEQUENCE: Final = 0x76
-_VALUE: Final = 0x77
-#: Sections that may be there several times, one after the other (section 3.2).
-_SEVERAL: Final = {_DATA, _SEQUENCE}
-#: How a section begins, as all clients write it.
-_BEGINNINGS: Final = {bytes((0x00, 0x53, code)): code for code in range(0x70, 0x79)}
-_SYMBOLS: Final = {
-    b"amqp:header:list": 0x70,
-    b"amqp:delivery-annotations:map": 0x71,
-    b"amqp:message-annotations:map": 0x72,
-    b"amqp:properties:list": _PROPERTIES,
-    b"amqp:application-properties:map": _APPLICATION_PROPERTIES,
-    b"amqp:data:binary": _DATA,
-    b"amqp:amqp-sequence:list": _SEQUENCE,
-    b"amqp:amqp-value:*": _VALUE,
-    b"amqp:footer:map": 0x78,
-}
-_CODES: Final = frozenset(_SYMBOLS.values())
-_BINARY: Final = (0xA0, 0xB0)
+#: Constructors of octets: binary and string.
+_OCTETS: Final = frozenset((0xA0, 0xB0, STRING8, 0xB1))
+_FLOAT, _TIMESTAMP = 0x72, 0x83
 _UNREAD: Final = object()
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-
 
 #: Of a path: a name in an object of JSON or a map of AMQP, or a place in an array or a list.
 Step = str | int
@@ -65,98 +46,56 @@ Step = str | int
 class Message:
     """A message as the store keeps it. It has whole sections; what these hold is read when it is asked for."""
 
-    __slots__ = ("_again", "_document", "_names", "_octets", "_sections")
+    __slots__ = ("_document", "_names", "_octets", "_sections")
 
     def __init__(self, octets: bytes) -> None:
-        """:raises MessageUnreadable: what is broken, and where."""
+        """:raises DecodeError: what is broken, and where."""
         self._octets = octets
-        sections: dict[int, int] = {}
-        again: list[int] = []
-        size, at = len(octets), 0
-        try:
-            while at < size:
-                code = _BEGINNINGS.get(octets[at : at + 3])
-                if code is None:
-                    code, at = _described(octets, at)
-                else:
-                    at += 3
-                if code not in sections:
-                    sections[code] = at
-                elif code in _SEVERAL:
-                    again.append(at)
-                else:
-                    raise MessageUnreadable(f"two sections 0x{code:02x}, where one is allowed")
-                if WIDTHS[octets[at]] == ONE:
-                    at += 2 + octets[at + 1]
-                else:
-                    at = end_of(octets, at)
-        except IndexError:
-            at = size + 1
-        if at != size:
-            raise MessageUnreadable(f"ends at octet {size}, in the midst of a value")
-        #: of each section, where its value begins; and where that of each further data or sequence
-        self._sections = sections
-        self._again = again
-        self._names: dict[int, Names] = {}
+        self._sections = sections(octets)
+        self._names: dict[int, dict[bytes | int, int]] = {}
         self._document: object = _UNREAD
 
     def message_id(self) -> str | None:
-        at = self._sections.get(_PROPERTIES)
-        if at is None:
-            return None
-        if self._octets[at] not in LISTS:
-            raise MessageUnreadable("properties that are no list")
-        first = item_of(self._octets, at, 0)
-        return None if first is None else text_of(*first)
+        for code, _, at, _ in self._sections:
+            if code == PROPERTIES:
+                first = item(self._octets, at, 0)
+                return None if first is None else text_of(*first)
+        return None
 
     def application_property(self, name: str) -> str | None:
-        at = self._sections.get(_APPLICATION_PROPERTIES)
-        if at is None:
-            return None
-        if self._octets[at] not in MAPS:
-            raise MessageUnreadable("application properties that are no map")
-        value = self._names_of(at).get(name.encode())
-        return None if value is None else text_of(self._octets, value)
+        for code, _, at, _ in self._sections:
+            if code == APPLICATION_PROPERTIES:
+                value = self._names_of(at).get(name.encode())
+                return None if value is None else text_of(self._octets, value)
+        return None
 
     def body(self, path: tuple[Step, ...]) -> str | None:
         """What is at the end of ``path``; without a step the whole body, which has to be a single value."""
-        sections = self._sections
-        at = sections.get(_VALUE)
-        if (at is not None) + (_DATA in sections) + (_SEQUENCE in sections) > 1:
-            raise MessageUnreadable("bodies of several kinds")
-        if at is not None:
-            at = plain(self._octets, at)
-            return self._of_text(path) if self._octets[at] in OCTETS else self._follow(at, path)
-        if _DATA in sections:
-            return self._of_text(path)
-        return self._of_sequences(path) if _SEQUENCE in sections else None
+        for code, _, at, _ in reversed(self._sections):
+            if code == VALUE:
+                at = plain(self._octets, at)
+                return self._of_text(path, code, at) if self._octets[at] in _OCTETS else self._follow(at, path)
+            if code == DATA:
+                return self._of_text(path, code, at)
+            if code == SEQUENCE:
+                return self._of_sequences(path)
+        return None
 
-    def _names_of(self, at: int) -> Names:
-        names = self._names.get(at)
-        if names is None:
-            names = self._names[at] = names_of(self._octets, at)
-        return names
+    def _names_of(self, at: int) -> dict[bytes | int, int]:
+        found = self._names.get(at)
+        if found is None:
+            found = self._names[at] = names(self._octets, at)
+        return found
 
-    def _text(self) -> bytes:
-        """The octets of a body that is text: of one value, or of data."""
-        octets, at = self._octets, self._sections.get(_VALUE)
-        if at is not None:
-            return content(octets, plain(octets, at))
-        places = (self._sections[_DATA], *self._again)
-        for place in places:
-            if octets[place] not in _BINARY:
-                raise MessageUnreadable("data that is no binary")
-        return content(octets, places[0]) if len(places) == 1 else b"".join([content(octets, at) for at in places])
-
-    def _of_text(self, path: tuple[Step, ...]) -> str | None:
-        """A text is JSON; as a whole it may be any."""
+    def _of_text(self, path: tuple[Step, ...], code: int, at: int) -> str | None:
+        """A text is JSON; as a whole it may be any. ``at``: of the value, or of the last data."""
         document = self._document
         if document is _UNREAD:
-            document = self._document = _read_json(self._text())
-        if type(document) is MessageUnreadable:
+            document = self._document = _read_json(self._text(code, at))
+        if type(document) is DecodeError:
             if path:
                 raise document
-            return text_of_octets(self._text())
+            return _text(self._text(code, at))
         for step in path:
             if isinstance(step, int):
                 document = document[step] if isinstance(document, list) and step < len(document) else None
@@ -164,20 +103,24 @@ class Message:
                 document = document.get(step) if isinstance(document, dict) else None
         return _text_of_json(document)
 
+    def _text(self, code: int, at: int) -> bytes:
+        octets = self._octets
+        if code == VALUE:
+            return content(octets, at)
+        return b"".join([content(octets, at) for each, _, at, _ in self._sections if each == DATA])
+
     def _of_sequences(self, path: tuple[Step, ...]) -> str | None:
         """Several lists are one (section 3.2.7)."""
         if not path:
-            raise MessageUnreadable("a sequence is not a single value")
+            raise DecodeError("a sequence is not a single value")
         number, octets = path[0], self._octets
         if isinstance(number, str):
             return None
-        for at in (self._sections[_SEQUENCE], *self._again):
-            if octets[at] not in LISTS:
-                raise MessageUnreadable("a sequence that is no list")
-            found = item_of(octets, at, number)
+        for code, _, at, _ in self._sections:
+            found = item(octets, at, number) if code == SEQUENCE else None
             if found is not None:
                 return self._follow(found[1], path[1:])
-            number -= count_of(octets, at)
+            number -= contents(octets, at)[2] if code == SEQUENCE else 0
         return None
 
     def _follow(self, at: int, path: tuple[Step, ...]) -> str | None:
@@ -185,34 +128,109 @@ class Message:
         for step in path:
             at = plain(octets, at)
             if isinstance(step, int):
-                found = item_of(octets, at, step)
+                found = item(octets, at, step) if octets[at] in LISTS or octets[at] in ARRAYS else None
                 if found is None:
                     return None
                 octets, at = found
             else:
                 if octets[at] not in MAPS:
                     return None
-                names = self._names_of(at) if octets is self._octets else names_of(octets, at)
-                value = names.get(step.encode())
+                known = self._names_of(at) if octets is self._octets else names(octets, at)
+                value = known.get(step.encode())
                 if value is None:
                     return None
                 at = value
         return text_of(octets, at)
 
 
-def _described(octets: bytes, at: int) -> tuple[int, int]:
-    """The code of the section at ``at``, and where its value begins: its descriptor may be any number, or a symbol."""
-    if octets[at] != 0:
-        raise MessageUnreadable(f"a section was expected at octet {at}, not 0x{octets[at]:02x}")
-    value = end_of(octets, at + 1)
-    kind = octets[at + 1]
-    if kind in (0xA3, 0xB3):
-        code = _SYMBOLS.get(content(octets, at + 1))
-    else:
-        code = int.from_bytes(octets[at + 2 : value], "big") if kind in (0x53, 0x80) else None
-    if code not in _CODES:
-        raise MessageUnreadable(f"the section at octet {at} is none of a message's")
-    return code, value
+def text_of(octets: bytes, at: int) -> str | None:
+    """The single value at ``at`` as text; null is None.
+
+    :raises DecodeError: lists, maps and arrays, and octets that are no text.
+    """
+    code = octets[at]
+    if code == STRING8:
+        return _text(octets[at + 2 : at + 2 + octets[at + 1]])
+    if code == 0x00:
+        at = plain(octets, at)
+        code = octets[at]
+    if code >= 0xC0 or code in LISTS:
+        raise DecodeError(f"a {'map' if code in MAPS else 'list or an array'} is not a single value")
+    value, end = scalar(octets, at)
+    if type(value) is int:
+        return _moment(value) if code == _TIMESTAMP else str(value)
+    if type(value) is bytes:
+        return _TEXTS.get(code, _text)(value)
+    if type(value) is bool:
+        return "true" if value else "false"
+    if code == _FLOAT:
+        return _float(octets[at + 1 : end])
+    return None if value is None else str(value)
+
+
+def _text(octets: bytes, encoding: str = "utf-8") -> str:
+    try:
+        return octets.decode(encoding)
+    except UnicodeDecodeError:
+        raise DecodeError(f"text that is not {encoding}") from None
+
+
+def _float(octets: bytes) -> str:
+    """The shortest number that is this one, as of a double: 12.1, and not 12.100000381469727."""
+    value: float = struct.unpack(">f", octets)[0]
+    texts = (f"{value:.{digits}g}" for digits in range(1, 9))
+    return next((text for text in texts if _is_float(text, octets)), f"{value:.9g}")
+
+
+def _is_float(text: str, octets: bytes) -> bool:
+    try:
+        return struct.pack(">f", float(text)) == octets
+    except OverflowError:
+        # less digits of the largest are more than it
+        return False
+
+
+_UNIX: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _moment(milliseconds: int) -> str:
+    try:
+        return (_UNIX + timedelta(milliseconds=milliseconds)).isoformat()
+    except OverflowError:
+        return str(milliseconds)
+
+
+#: Of IEEE 754's decimals with that many octets: bits of the exponent, its bias, and the most digits.
+_DECIMALS: Final = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6176, 34)}
+
+
+def _decimal(octets: bytes) -> str:
+    """In the binary integer encoding, as AMQP has it (sections 1.6.13 to 1.6.15)."""
+    width, bias, digits = _DECIMALS[len(octets)]
+    bits = 8 * len(octets) - 1
+    value = int.from_bytes(octets, "big")
+    sign, value = "-" if value >> bits else "", value & ((1 << bits) - 1)
+    size = bits - width
+    number = 0
+    if value >> (bits - 4) == 0b1111:
+        return "NaN" if value >> (bits - 5) & 1 else f"{sign}Infinity"
+    if value >> (bits - 2) == 0b11:
+        # a coefficient that begins with the bits 100, which are not written
+        size -= 2
+        number = 0b100 << size
+    number |= value & ((1 << size) - 1)
+    exponent = (value >> size) & ((1 << width) - 1)
+    if number >= 10**digits:
+        number = 0
+    return str(Decimal(f"{sign}{number}E{exponent - bias}"))
+
+
+#: Of values whose octets the codec leaves as they are; binaries are text.
+_TEXTS: Final[dict[int, Callable[[bytes], str]]] = {
+    **dict.fromkeys((0x74, 0x84, 0x94), _decimal),
+    0x73: lambda octets: _text(octets, "utf-32-be"),
+    0x98: lambda octets: str(uuid.UUID(bytes=octets)),
+}
 
 
 def _read_json(octets: bytes) -> object:
@@ -226,7 +244,7 @@ def _read_json(octets: bytes) -> object:
             float_mode="lossless-float",
         )
     except ValueError as error:
-        return MessageUnreadable(f"the body is not JSON: {str(error)[:200]}")
+        return DecodeError(f"the body is not JSON: {str(error)[:200]}")
 
 
 def _text_of_json(value: object) -> str | None:
@@ -235,7 +253,7 @@ def _text_of_json(value: object) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):
-        raise MessageUnreadable(f"{'an object' if isinstance(value, dict) else 'an array'} is not a single value")
+        raise DecodeError(f"{'an object' if isinstance(value, dict) else 'an array'} is not a single value")
     return str(value)
 
 
@@ -246,7 +264,7 @@ _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 def selector(source: str) -> Selector:
     """What ``source`` picks from a message: ``message-id``, ``property:NAME``, or ``body:PATH`` with a path like
-    ``$.order.lines[0].sku``. It raises :class:`MessageUnreadable`.
+    ``$.order.lines[0].sku``. It raises :class:`DecodeError`.
 
     The body is an AMQP value, or JSON in data sections or in a string. What is not there is ``None``.
 

@@ -1,4 +1,4 @@
-"""The numbers behind the report's plots, from the cells of the store (:mod:`spark.collapse`)."""
+"""The numbers behind the report's plots, from the cells of the store (:mod:`spark.sums`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from spark.checks import Transaction
-from spark.collapse import SHORTEST, STEPS_PER_E
 from spark.directory import Directory
 from spark.ledger import declared_at
-from spark.sums import BALANCE, Sums, moment_of_slot
+from spark.sums import BALANCE, SHORTEST, STEPS_PER_E, Sums, moment_of_slot
 
 #: A plot over time has at most this many points.
 MOST_BUCKETS: Final = 120
@@ -103,7 +102,7 @@ class Decisions:
         self.open_since: list[datetime] = []
 
     def add_cell(self, cell: Any) -> None:
-        """A row of :func:`spark.collapse.transactions` without what is looked at."""
+        """A row of :func:`spark.sums.transactions` without what is looked at."""
         self._add(moment_of_slot(cell.slot, self._width), cell.committed, cell.latency, cell["count"])
         self.unstored[moment_of_slot(cell.slot, self._width)] += cell.unstored
 
@@ -203,7 +202,7 @@ def _latencies(decisions: Decisions, width: timedelta) -> list[Latency]:
 
 
 def percentile(steps: Counter[int], share: float) -> float:
-    """The seconds (to 2 percent) that ``share`` of the counted took at most; ``steps`` as :mod:`spark.collapse` has
+    """The seconds (to 2 percent) that ``share`` of the counted took at most; ``steps`` as :mod:`spark.sums` has
     them."""
     wanted = math.ceil(share * steps.total())
     for step in sorted(steps):

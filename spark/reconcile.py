@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark import ledger
 from spark.archived import open_archive, with_archive
-from spark.aside import aside
 from spark.books.consumption import consumer_findings, taken
 from spark.books.description import Description
 from spark.books.inbox import Inbox, open_inbox
@@ -29,7 +28,7 @@ from spark.books.rows import Book, open_book
 from spark.charts import charts
 from spark.directory import read_directory
 from spark.finding import Finding
-from spark.keeping import Keep, brought, keeping, near
+from spark.keeping import Keep, brought, job_threads, keeping, near
 from spark.metrics import Metrics, bucket_width
 from spark.output import writing
 from spark.period import Period
@@ -308,7 +307,7 @@ def _reading_tables(
     if not store.small:
         # the first one that a session gets starts a Python, which looks for others: a second of processor time
         store.spark.dataSource.register(HalfOpSource)
-    with aside(store.spark, len(_COLUMNS)) as threads:
+    with job_threads(store.spark, len(_COLUMNS)) as threads:
         counting: dict[str, Future[int]] = {}
         for name, columns in _COLUMNS.items():
             steps.stage(f"reading {name}")

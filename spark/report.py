@@ -21,7 +21,7 @@ from typing import Final
 import jinja2
 
 from spark.charts import Chart
-from spark.finding import Finding
+from spark.finding import Finding, readable, visible
 from spark.kinds import KINDS, KindText, place, text_of
 from spark.metrics import Metrics
 from spark.period import BEGINNING, END, Period
@@ -29,7 +29,6 @@ from spark.read_back import FORMAT
 from spark.results import SHOWN, SHOWN_OF_A_KIND, Findings
 from spark.schemas import SEVERITIES
 from spark.snapshot import StoreName
-from spark.visible import readable, visible
 
 
 @dataclass(frozen=True, kw_only=True)

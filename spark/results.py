@@ -14,10 +14,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.finding import Finding
+from spark.finding import Finding, visible
 from spark.read_back import SCHEMA
 from spark.schemas import FINDING, SEVERITIES
-from spark.visible import visible
 
 #: As many findings are sorted, in memory; beyond them as many at a time wait for a file.
 SORTED: Final = 100_000

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from py4j.java_gateway import JavaClass, JavaGateway, JavaMember
+from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
@@ -44,15 +44,6 @@ _STACK: Final = re.compile(
     r"\s+at |Driver stacktrace:|JVM stacktrace:|\s*\.\.\. \d+ more|An error occurred while calling "
 )
 
-#: Classes that PySpark asks Java for by name, with each column that it makes.
-_ASKED_OFTEN: Final = (
-    "functions",
-    "org.apache.spark.sql.classic.SparkSession",
-    "org.apache.spark.sql.functions",
-    "PythonSQLUtils",
-    "PythonUtils",
-)
-
 
 class SparkFailed(Exception):
     """Spark, or its Java, cannot start or go on; says why in a line."""
@@ -65,7 +56,7 @@ def open_session(
 
     ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``brief``: it will work for so short
     (:data:`spark.snapshot.BRIEF_BYTES`) that Java's second compiler and parallel collector do not pay; ``settings``
-    win over those chosen here. An archive of Java's classes is used where there is one.
+    win over those chosen here.
 
     :raises spark.java.JavaMissing: there is no Java.
     """
@@ -81,7 +72,6 @@ def _session(java: Java) -> SparkSession:
         warnings.simplefilter("ignore", category=DeprecationWarning)
         SparkContext._ensure_initialized(gateway=_gateway(java))
         _log_in()
-        _keep_classes()
         builder = SparkSession.builder
         for name, value in java.settings.items():
             builder = builder.config(name, value)
@@ -117,24 +107,6 @@ def _gateway(java: Java) -> JavaGateway:
     return gateway
 
 
-class _KeptClass(JavaClass):  # type: ignore[misc]
-    """Whose methods Java is asked for once each."""
-
-    def __getattr__(self, name: str) -> object:
-        found: object = super().__getattr__(name)
-        if isinstance(found, JavaMember):  # and not the value of a field, which may change
-            self.__dict__[name] = found
-        return found
-
-
-def _keep_classes() -> None:
-    """Three of ten of all calls to Java ask for a class, or whether it has a method, which it has said before."""
-    jvm = SparkContext._jvm
-    for name in _ASKED_OFTEN:
-        found = getattr(jvm, name)
-        jvm.__dict__[name] = _KeptClass(found._fqn, found._gateway_client)
-
-
 @contextmanager
 def running_session(running: Running, credentials: Path | None = None) -> Iterator[SparkSession]:
     """The session on this Java, which begins to end after the block if all went well. On a cluster the tasks run this
@@ -154,7 +126,7 @@ def running_session(running: Running, credentials: Path | None = None) -> Iterat
         if not running.master.startswith("local"):
             check_executors(session, send_package(session, running.folder), credentials)
         yield session
-        running.class_path = session._jvm.System.getProperty("java.class.path")  # type: ignore[union-attr]
+        running.went_well = True
         # not PySpark's own, which waits half a second for a server that ends with this process
         session.sparkContext._jsc.stop()
         running.java.process.terminate()

@@ -24,7 +24,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from spark import collapse, ledger, marks
+from spark import ledger, marks, sums
 from spark.period import Period
 from spark.reading import Store
 from spark.snapshot import has_keys, read_error
@@ -60,11 +60,11 @@ class Weigher:
 
     def slice_of_txn(self, high: Column) -> Column:
         """The slice in which a transaction was declared, by the first 64 bits of its id."""
-        return collapse.slot(ledger.txn_millis(high), self.width)
+        return sums.slot(ledger.txn_millis(high), self.width)
 
     def slice_of_half(self, half_id: Column) -> Column:
         """The slice in which a half was posted."""
-        return collapse.slot(ledger.half_millis(half_id), self.width)
+        return sums.slot(ledger.half_millis(half_id), self.width)
 
     def weight(self, *ids: Column) -> Column:
         return f.shiftright(f.xxhash64(f.lit(self.seed), *ids), _SPARE)
@@ -144,17 +144,17 @@ class Weigher:
         )
 
     def half_cells(self, halves: DataFrame, apart: DataFrame, slot: timedelta) -> DataFrame:
-        """Cells (:func:`spark.collapse.halves`) of the halves of transactions in slices in order, and of halves without
+        """Cells (:func:`spark.sums.halves`) of the halves of transactions in slices in order, and of halves without
         one; ``apart``: the other slices."""
         found = _by_slice(halves, self.slice_of_txn(f.col("txn_high")), apart, "left_anti")
         committed = {"commits": f.lit(1), "rollbacks": f.lit(0), "state": f.lit("committed")}
-        return collapse.halves(found.withColumns(committed), slot)
+        return sums.halves(found.withColumns(committed), slot)
 
     def transaction_cells(self, op: DataFrame, apart: DataFrame, width: timedelta) -> DataFrame:
-        """Cells (:func:`spark.collapse.transactions`) of the transactions of slices in order; ``apart``: the others."""
+        """Cells (:func:`spark.sums.transactions`) of the transactions of slices in order; ``apart``: the others."""
         is_commit = f.col("decision") == "commit"
         found = _by_slice(self._decided(op), self.slice_of_txn(f.col("id_high")), apart, "left_anti")
-        return collapse.transactions(
+        return sums.transactions(
             found.select(
                 f.col("id_high").alias("txn_high"),
                 f.col("id_low").alias("txn_low"),
@@ -169,12 +169,12 @@ class Weigher:
         )
 
     def pair_cells(self, met: DataFrame, apart: DataFrame) -> DataFrame:
-        """Cells (:func:`spark.collapse.pairs`) of the pairs of slices in order; ``apart``: the others."""
+        """Cells (:func:`spark.sums.pairs`) of the pairs of slices in order; ``apart``: the others."""
         half_id = f.col("half_id")
         found = _by_slice(met, self.slice_of_half(half_id), apart, "left_anti")
         return found.groupBy(
             "group_id",
-            collapse.slot(ledger.half_millis(half_id), collapse.HOUR).alias("slot"),
+            sums.slot(ledger.half_millis(half_id), sums.HOUR).alias("slot"),
             (f.col("mark") + marks.EXPECTED).alias("mark"),
         ).count()
 
@@ -217,7 +217,7 @@ class Apart:
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """The cells of the slices in order, by what they are of (:mod:`spark.collapse`)."""
+    """The cells of the slices in order, by what they are of (:mod:`spark.sums`)."""
 
     halves: DataFrame
     transactions: DataFrame

@@ -11,11 +11,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from spark import checks, collapse, ledger, letters, waiting
-from spark.aside import aside
+from spark import checks, ledger, sums, waiting
 from spark.directory import Directory
 from spark.finding import Finding
-from spark.keeping import Keep, brought
+from spark.keeping import Keep, brought, job_threads
 from spark.metrics import Decisions, Metrics, measure
 from spark.period import Period
 from spark.progress import Steps
@@ -25,8 +24,8 @@ from spark.sums import Sums, moment_of_micros
 
 #: As many ids are sent to every task.
 _MOST_SENT: Final = 1_000_000
-#: Looks that are taken aside from the one in hand.
-_ASIDE: Final = 2
+#: Jobs of Spark at once, besides the one in hand.
+_JOBS: Final = 2
 #: Dead letters shown, the most frequent first.
 _MOST_ERRORS: Final = 15
 
@@ -70,7 +69,7 @@ class Survey:
         self._keep = keep
         self._steps = steps
         self._look = checks.Look(seen_at=seen_at, directory=tables.directory)
-        self._slot = min(width, collapse.HOUR)
+        self._slot = min(width, sums.HOUR)
         self._sums = Sums(tables.directory, self._slot)
         self._decisions = Decisions(width)
         late = None if period.is_all else ledger.posted_elsewhere(tables.halves, period)
@@ -91,7 +90,7 @@ class Survey:
 
     def findings(self) -> Iterator[Finding]:
         """All that the checks find; after the last of them :meth:`metrics` has the numbers of all."""
-        with aside(self._spark, _ASIDE) as threads:
+        with job_threads(self._spark, _JOBS) as threads:
             transactions = threads.submit(self._parted, self._of_transactions, "looked_at")
             pairs = threads.submit(self._parted, self._of_pairs, "half_id")
             self._steps.stage("adding up messages")
@@ -130,11 +129,11 @@ class Survey:
         )
 
     def _collapsed_halves(self) -> DataFrame:
-        found = collapse.halves(self._apart.of_transactions, self._slot)
+        found = sums.halves(self._apart.of_transactions, self._slot)
         return found if self._cells is None else found.unionByName(self._cells.halves)
 
     def _collapsed_transactions(self) -> DataFrame:
-        found = collapse.transactions(ledger.transactions(self._apart.of_transactions), self._width)
+        found = sums.transactions(ledger.transactions(self._apart.of_transactions), self._width)
         return found if self._cells is None else found.unionByName(self._cells.transactions)
 
     def _transactions(self, parted: _Parted) -> Iterator[Finding]:
@@ -161,7 +160,7 @@ class Survey:
         apart = self._apart
         expected = ledger.expected(apart.stated, self._receivers)
         met = ledger.met(apart.deliveries, apart.entry, self._seen_at, self._instances)
-        found = collapse.pairs(self._together(ledger.marked(expected, met), "half_id"))
+        found = sums.pairs(self._together(ledger.marked(expected, met), "half_id"))
         return found if self._cells is None else found.unionByName(self._cells.pairs, allowMissingColumns=True)
 
     def _pairs(self, parted: _Parted) -> Iterator[Finding]:
@@ -209,7 +208,7 @@ class Survey:
         if not known and not self._dead_letters:
             return
         deliveries = ledger.delivery_ops(self._tables.op)
-        found = letters.unmatched(deliveries, self._tables.halves, sorted(known), self._period)
+        found = waiting.unmatched(deliveries, self._tables.halves, sorted(known), self._period)
         for row in found.toLocalIterator():
             yield checks.dead_letter_mismatch(checks.Burials(**row.asDict()), self._look)
 

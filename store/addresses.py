@@ -1,4 +1,4 @@
-"""Addresses for administration: make one, list all, show one."""
+"""Addresses and consumer groups for administration: make one, list all, show one, change policies."""
 
 from __future__ import annotations
 
@@ -233,3 +233,39 @@ def _counts(row: Row[tuple[object, ...]]) -> Counts:
 
 def _total(counts: Sequence[Counts]) -> Counts:
     return Counts(**{state: sum(getattr(each, state) for each in counts) for state in STATES})
+
+
+# Consumer groups for administration: find one, change its policies.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a group is looked for. ``group``: its id; None: the address has no such group."""
+
+    topic: bool
+    group: int | None
+
+
+def find_group(connection: Connection, of: str, name: str) -> Place | None:
+    """The group ``name`` of the address ``of``, ``''`` for the default one of a queue; None: no such address."""
+    with boundary():
+        found = connection.execute(
+            select(address.c.routing, consumer_group.c.id)
+            .outerjoin(consumer_group, (consumer_group.c.address_id == address.c.id) & (consumer_group.c.name == name))
+            .where(address.c.name == of)
+        ).one_or_none()
+    return None if found is None else Place(topic=found.routing == "topic", group=found.id)
+
+
+def change_group(connection: Connection, of: str, group: int, changes: Mapping[str, object]) -> bool:
+    """Set policies that a group of the address ``of`` has of its own, by the names of their columns; None: as the
+    address has it. Commits, and notifies all instances. False: the group was removed meanwhile.
+    """
+    with boundary():
+        changed = update(consumer_group).where(consumer_group.c.id == group).values(**changes)
+        name = connection.scalar(changed.returning(consumer_group.c.name))
+        if name is not None:
+            audit.note(connection, Action.GROUP_SET, of, {"group": name, **changes})
+        connection.execute(select(func.pg_notify(channels.ADDRESS, of)))
+        connection.commit()
+    return name is not None

@@ -11,21 +11,46 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import structlog
 from psycopg import pq
 from psycopg.adapt import Transformer
 
-from store import leaves
-from store.backend import NONE
 from store.channels import ADDRESS, DECIDED, DUE, LINK, PERMISSION, READY, SOLE, USER
 from store.errors import Contended, Elsewhere, StoreError, StoreInTrouble, StoreUnavailable
-from store.ids import moment_of
-from store.libpq import Connection
+from store.ids import begin_of, id_at, moment_of
+from store.libpq import NO_BACKEND, Connection, OldBackend
 from store.loop import Loop
-from store.old_backend import OldBackend
+from store.tables import SCHEMA
+
+# Statements that name the partitions of the days they need, so that they cost the same however many days are kept.
+#
+# A statement over the whole of ``half`` locks and opens every partition each time it runs. An id tells its day: so a
+# statement names the few days in which it looks. When it meets the half of another day it ends with an error, and is
+# asked again with that day, too (:mod:`store.asking`).
+
+#: The message of ``p.half_id``, whatever its day. For ``any`` see :mod:`store.commit.parts`.
+FROM_ALL_PARTITIONS: str = f"select message from {SCHEMA}.half where id = any(array[p.half_id])"
+
+#: A statement of more days than these looks in all partitions.
+MOST_DAYS = 3
+
+
+def of_days(sql: str, days: Sequence[date]) -> str:
+    """``sql`` with :data:`FROM_ALL_PARTITIONS` in it, looking in ``days`` only."""
+    # The parts of a union that have conditions are planned by themselves, with ``p.half_id`` as a value.
+    looks = [f"select message from {SCHEMA}.half_{day:%Y%m%d} where id = p.half_id" for day in days]
+    bounds = [(_first(day), _first(day + timedelta(days=1))) for day in days]
+    inside = " or ".join(f"p.half_id >= {first} and p.half_id < {last}" for first, last in bounds)
+    looks.append(f"select {SCHEMA}.elsewhere(p.half_id) where not ({inside})")
+    return sql.replace(FROM_ALL_PARTITIONS, " union all ".join(looks))
+
+
+def _first(day: date) -> int:
+    return id_at(begin_of(day))
+
 
 # Questions that must take effect, and were refused for a reason that may pass: asked again, after pauses that grow.
 #
@@ -130,7 +155,7 @@ class Query(Generic[T]):
     @property
     def by_day(self) -> bool:
         """Whether it reads messages, so that it can be asked of the partitions of a few days alone."""
-        return leaves.OF_ANY_DAY in self.sql
+        return FROM_ALL_PARTITIONS in self.sql
 
 
 #: Subjects whose days are remembered, and for how long.
@@ -178,7 +203,7 @@ class Days:
         found = self._sql.get((query.name, days))
         if found is None:
             name = b"_".join([query.name, *(f"{day:%Y%m%d}".encode() for day in days)])
-            found = self._sql[query.name, days] = (name, leaves.of(query.sql, days))
+            found = self._sql[query.name, days] = (name, of_days(query.sql, days))
         return found
 
     def _of(self, subject: bytes | None) -> tuple[date, ...]:
@@ -195,10 +220,10 @@ class Days:
     def other(self, subject: bytes | None, error: StoreError) -> bool:
         """Whether to ask again, of other days: the days were too few, or one has no partition any more."""
         days = self._of(subject)
-        if isinstance(error, Elsewhere) and self._asked < 2 * leaves.MOST:
+        if isinstance(error, Elsewhere) and self._asked < 2 * MOST_DAYS:
             # In a backlog of many days the search has moved on: earlier days are not needed any more.
-            days = tuple(sorted({*days, error.day})) if len(days) < leaves.MOST else (error.day,)
-        elif days and self._asked <= 2 * leaves.MOST and (isinstance(error, Elsewhere) or error.sqlstate == _NO_TABLE):
+            days = tuple(sorted({*days, error.day})) if len(days) < MOST_DAYS else (error.day,)
+        elif days and self._asked <= 2 * MOST_DAYS and (isinstance(error, Elsewhere) or error.sqlstate == _NO_TABLE):
             days = ()
         else:
             return False
@@ -244,7 +269,7 @@ class Queries:
         #: while others wait, when the next of the line aside may be asked
         self._aside_from = 0.0
         self._busy = False
-        self._backend = NONE
+        self._backend = NO_BACKEND
         #: a question was under way when the connection was lost: its server process may still be at work on it
         self._doubtful = False
         #: callbacks of questions that are not asked again

@@ -13,7 +13,7 @@ from types import ModuleType
 PURE_VARIABLE = "COORDINATOR_PURE"
 
 #: as setup.py builds them
-MODULES = ("coordinator.codec._scan", "links._frames", "links._steps", "store._packing")
+MODULES = ("store.codec._scan", "links._frames", "links._steps", "store._packing")
 
 
 def compiled(module: str) -> ModuleType | None:

@@ -15,8 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from store.errors import DatabaseUrlInvalid, NoAnswer, OldPrimary, StoreUnavailable, boundary
-from store.session import KEEPALIVE, SETTINGS, in_turn
-from store.timelines import ASK, SEEN, Timeline, old_primary, read
+from store.session import ASK, KEEPALIVE, SEEN, SETTINGS, Timeline, in_turn, old_primary, read
 
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
 #: or for what an application still does in it (X2, X3).

@@ -1,4 +1,4 @@
-"""Dead letters for administration: listed, read, and replayed to the consumer group that failed them (rule D4)."""
+"""Dead letters (rule D4): commands list, read and replay them; instances lease the entries that are to become some."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import BigInteger, Connection, Select, any_, cast, delete, func, insert, select, text
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from store import audit, channels, partitions
+from store.asking import Query, nothing
 from store.audit import Action
 from store.commit.terms import Terms, key_of
 from store.errors import AddressGone, boundary
 from store.ids import ADMINISTRATION, HalfIds, UuidV7, moment_of
 from store.keys import BY_KEY, keys_of, listed
+from store.libpq import int4
+from store.questions.columns import MESSAGE, SIZE, WHOLE
 from store.recovery import held
 from store.tables import SCHEMA, address, consumer_group, entry, half, op
+
+if TYPE_CHECKING:
+    from store.asking import Queries, Row
+    from store.errors import StoreError
+
 
 #: The reason of the ops that a replay adds: one for the letters, one for the groups that do not get the message again.
 REPLAYED = "replayed"
@@ -183,6 +192,7 @@ def group_names(connection: Connection, name: str) -> list[str]:
 @contextmanager
 def alone(connection: Connection) -> Iterator[HalfIds]:
     """The ids of new halves: one process at a time has the slot of administration."""
+    # lock order: d
     connection.execute(select(func.pg_advisory_lock(_LOCK)))
     try:
         yield HalfIds(ADMINISTRATION, above=connection.scalar(select(func.max(half.c.id))) or 0)
@@ -246,6 +256,7 @@ def _take(connection: Connection, group: int, ids: Sequence[int]) -> set[int]:
     connection.execute(BY_KEY)
     keys = keys_of([(group, each) for each in ids])
     free = select(entry.c.id).join_from(keys, entry, listed(keys)).where(~held)
+    # lock order: 5, skipping those that are locked
     return set(connection.scalars(free.with_for_update(of=entry, skip_locked=True)))
 
 
@@ -294,6 +305,7 @@ def _lock(connection: Connection, addresses: set[int]) -> None:
     :raises AddressGone: one of them is removed already.
     """
     ordered = select(address.c.id).where(address.c.id.in_(addresses)).order_by(address.c.id)
+    # lock order: 7
     if len(connection.execute(ordered.with_for_update(read=True, key_share=True)).all()) < len(addresses):
         raise AddressGone(_REMOVED)
 
@@ -326,6 +338,7 @@ def _enter(connection: Connection, made: Sequence[tuple[int, Goal, Terms]], uuid
 def _groups(connection: Connection, address_id: int) -> list[int]:
     """They are not removed before the commit."""
     ordered = select(consumer_group.c.id).where(consumer_group.c.address_id == address_id).order_by(consumer_group.c.id)
+    # lock order: 8
     return list(connection.scalars(ordered.with_for_update(read=True, key_share=True)))
 
 
@@ -340,3 +353,73 @@ def _accept(connection: Connection, ended: Sequence[Sequence[tuple[int, int]]], 
         for covers in ended
     ]
     connection.execute(insert(op).values(decision="accept", reason=REPLAYED), ops)
+
+
+# Questions about entries that are marked failed and on their way to the dead letters (rule D4).
+
+
+class Failed(NamedTuple):
+    """An entry marked failed, with what its letter must say."""
+
+    group: int
+    id: int
+    half_id: int
+    failures: int
+    #: the reason
+    failed: str
+    annotations: bytes | None
+    #: the message, or the beginning of a large one
+    message: bytes | None
+    txn_id: bytes | None
+    #: ``''``: its address, or group, is removed
+    address: str
+    group_name: str
+    #: size of a large message; 0 for all others
+    whole: int
+
+
+def _failed(rows: list[Row]) -> list[Failed]:
+    return [Failed(*row) for row in rows]
+
+
+#: lease: entries of any group on their way to the dead letters, with what their letter must say; of a large message its
+#: beginning. Entries whose half is missing are passed over.
+LEASE_FAILED = Query(
+    b"lease_failed",
+    f"""with picked as (
+          select e.group_id, e.id, e.half_id from {SCHEMA}.entry e join {SCHEMA}.half h on h.id = any(array[e.half_id])
+           where e.failed is not null and e.lease = 0
+           limit 100 for update of e skip locked),
+        sized as materialized (
+          select p.group_id, p.id, sum({SIZE}) over (order by p.id) - {SIZE} as before
+            from picked p join {SCHEMA}.half h on h.id = any(array[p.half_id])),
+        leased as (
+          update {SCHEMA}.entry e set lease = $1::int4 from sized s
+           where e.group_id = any(array[s.group_id]) and e.id = s.id and s.before < 4194304
+          returning e.group_id, e.id, e.half_id, e.failures, e.failed, e.annotations)
+        select l.group_id, l.id, l.half_id, l.failures, l.failed, l.annotations, {MESSAGE}, uuid_send(h.txn_id),
+               coalesce(a.name, ''), coalesce(g.name, ''), {WHOLE}
+          from leased l join {SCHEMA}.half h on h.id = any(array[l.half_id])
+          left join {SCHEMA}.consumer_group g on g.id = any(array[l.group_id])
+          left join {SCHEMA}.address a on a.id = any(array[g.address_id])
+         order by l.group_id, l.id""",
+    _failed,
+    again=False,
+)
+
+#: lease: gives up the leases of entries marked failed, after the reply that named them was lost
+GIVE_BACK_FAILED = Query(
+    b"yield_failed",
+    f"update {SCHEMA}.entry set lease = 0 where failed is not null and lease = $1::int4",
+    nothing,
+)
+
+
+def lease_failed(asked: Queries, instance: int, leased: Callable[[list[Failed] | StoreError], None]) -> None:
+    """Lease entries marked failed, of any group: at most a hundred, and some megabytes."""
+    asked.ask(LEASE_FAILED, [int4(instance)], leased)
+
+
+def give_back_failed(asked: Queries, instance: int, given_back: Callable[[StoreError | None], None]) -> None:
+    """Give up the instance's leases of entries marked failed."""
+    asked.ask(GIVE_BACK_FAILED, [int4(instance)], given_back)

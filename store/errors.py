@@ -136,7 +136,7 @@ class NoAnswer(psycopg.OperationalError):
 
 
 class OldPrimary(psycopg.OperationalError):
-    """What the driver reports where the server was left behind by another (:mod:`store.timelines`)."""
+    """What the driver reports where the server was left behind by another (:mod:`store.session`)."""
 
 
 #: ``op_pkey``, and the name of the same key in a partition: ``op_20260131_pkey``.

@@ -23,7 +23,8 @@ from store.partitions import days_ahead
 from store.reasons import DISCHARGED, OF_NO_INSTANCE
 from store.recovery import BEATING, READ_ONLY
 from store.runs import Stored
-from store.tables import SCHEMA, STATE, THROUGH, WRITTEN, heartbeat, instance, op
+from store.tables import SCHEMA, WRITTEN, heartbeat, instance, op
+from store.views import STATE, THROUGH
 from store.watched import Watched
 
 #: Entries of one group that are counted; the rest is estimated.

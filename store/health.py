@@ -1,11 +1,11 @@
-"""The state of the store, as ``coordinator check`` reports it."""
+"""The state of the store, as ``coordinator check`` reports it, and whether a server has what a service needs."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ import psycopg
 from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations
+from store.database import Patience, connected
+from store.embedded.programs import OLDEST_MAJOR
 from store.embedded.running import runs_here
-from store.errors import ONLY_READS, Locked, boundary, from_sqlstate
+from store.errors import ONLY_READS, Locked, StoreError, StoreUnavailable, boundary, from_sqlstate
 from store.heartbeat import CLOCK_SECONDS
 from store.locks import HeldUp, held_up
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import BEATING, READ_ONLY
-from store.tables import SCHEMA, consumer_group, entry, heartbeat, instance, txn
+from store.tables import SCHEMA, consumer_group, entry, heartbeat, instance, retention, txn
 
 #: A plain transaction that is undecided for longer than its limit and this has no instance that looks after it.
 _LATE = timedelta(minutes=1)
@@ -29,6 +31,18 @@ _LATE = timedelta(minutes=1)
 _USED_UP = text(
     "select sequencename as name, (100 * (last_value::numeric / max_value))::int4 as percent from pg_sequences"
     f" where schemaname = '{SCHEMA}' and not cycle and last_value > max_value / 2 order by 2 desc limit 1"
+)
+
+#: How many groups do not exist that entries are of. Steps through the groups by their key: entries are many, groups are
+#: few.
+_ORPHANS = text(
+    f"""with recursive present(id) as (
+      (select group_id from {entry.fullname} order by group_id limit 1)
+      union all
+      select (select e.group_id from {entry.fullname} e where e.group_id > present.id
+               order by e.group_id limit 1) from present where present.id is not null)
+    select count(*) from present p join {entry.fullname} e on e.group_id = p.id
+     where not exists (select from {consumer_group.fullname} g where g.id = p.id)"""
 )
 
 #: A batch is told of that takes longer than this: most take some milliseconds.
@@ -70,6 +84,11 @@ class Health:
     held_up_by: str | None
     #: the error with which the database refuses it at each attempt, as where its disk is full
     commit_refused_with: str | None
+    #: from which day on all messages, and all decisions, are there; None: none was ever dropped
+    messages_kept_from: date | None
+    decisions_kept_from: date | None
+    #: of the database on disk, with what else is in it
+    database_bytes: int
     #: free space on the disk of a server on this machine, in percent; None: it was not looked at, as the server may run
     #: elsewhere, in another container also, or does not tell
     free_percent: int | None
@@ -105,19 +124,10 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
                 func.count().filter(txn.c.timeout_at < func.now() - _LATE).label("overdue"),
             )
         ).one()
-        # Steps through the groups by their key: entries are many, groups are few.
-        orphans = connection.scalar(
-            text(
-                f"""with recursive present(id) as (
-                      (select group_id from {entry.fullname} order by group_id limit 1)
-                      union all
-                      select (select e.group_id from {entry.fullname} e where e.group_id > present.id
-                               order by e.group_id limit 1) from present where present.id is not null)
-                    select count(*) from present p join {entry.fullname} e on e.group_id = p.id
-                     where not exists (select from {consumer_group.fullname} g where g.id = p.id)"""
-            )
-        )
+        orphans = connection.scalar(_ORPHANS)
         used = connection.execute(_USED_UP).one_or_none()
+        kept = _kept_from(connection)
+        octets = connection.scalar(text("select pg_database_size(current_database())"))
         folder = connection.scalar(text("select setting from pg_settings where name = 'data_directory'"))
         connection.rollback()
         server = connection.connection.driver_connection
@@ -143,9 +153,18 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
         commit_waits_seconds=max((each for each in (waits.seconds, commit_waits) if each is not None), default=None),
         held_up_by=waits.by,
         commit_refused_with=str(from_sqlstate(refused_with)) if refused_with else None,
+        messages_kept_from=kept.get("half"),
+        decisions_kept_from=kept.get("op"),
+        database_bytes=octets or 0,
         free_percent=free * 100 // total if free is not None and total else None,
         free_bytes=free,
     )
+
+
+def _kept_from(connection: Connection) -> dict[str, date]:
+    """The day from which on all rows are there, of each table of which some were dropped."""
+    rows = connection.execute(select(retention.c.table_name, retention.c.kept_from))
+    return {row.table_name: row.kept_from for row in rows}
 
 
 def _worst_clock(beats: Sequence[Row[Any]]) -> tuple[int | None, float | None]:
@@ -207,3 +226,65 @@ def _room(folder: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return usage.free, usage.total
+
+
+# Whether a PostgreSQL server has what a service needs.
+
+#: Connections of a worker: batch, queries, heartbeat, decisions.
+PER_WORKER = 4
+#: Connections for the watch, the maintenance, the metrics, and a command.
+BESIDE = 4
+#: how often a connection asks for its session once a second one is idle: of those that a pooler lends in turn
+_TURNS = 3
+
+
+def connections_needed(workers: int) -> int:
+    return workers * PER_WORKER + BESIDE
+
+
+def check_sessions(connection: Connection, url: str, patience: Patience) -> None:
+    """:raises StoreError: when SQL transactions of one connection are in sessions of several."""
+    ask = text("select pg_backend_pid()")
+    with boundary(), connected(url, patience=patience) as other:
+        mine = {connection.scalar(ask)}
+        connection.rollback()
+        # A pooler lends what was given back last, or another where someone has that; or each of them in turn.
+        others = other.scalar(ask)
+        mine.add(connection.scalar(ask))
+        connection.rollback()
+        other.rollback()
+        for _ in range(_TURNS):
+            mine.add(connection.scalar(ask))
+            connection.rollback()
+    if len(mine) > 1 or others in mine:
+        raise StoreError(
+            "a pooler in front of the server lends a session for each SQL transaction: it has to be in session mode"
+        )
+
+
+def check_room(connection: Connection, workers: int) -> None:
+    """:raises StoreError: when the server is too old, or will never have as many connections as ``workers`` need.
+    :raises StoreUnavailable: when others have too many of them now.
+    """
+    with boundary():
+        found = connection.execute(
+            text(
+                "select current_setting('server_version_num')::int / 10000 as major, "
+                "current_setting('max_connections')::int as most, "
+                "current_setting('superuser_reserved_connections')::int "
+                "  + coalesce(current_setting('reserved_connections', true)::int, 0) as reserved, "
+                "(select count(*) from pg_stat_activity where backend_type = 'client backend' "
+                "  and pid <> pg_backend_pid()) as used"
+            )
+        ).one()
+        connection.rollback()
+    if found.major < OLDEST_MAJOR:
+        raise StoreError(f"the server is PostgreSQL {found.major}; {OLDEST_MAJOR} or newer is needed")
+    needed = connections_needed(workers)
+    left = found.most - found.reserved - found.used
+    if left < needed:
+        kind = StoreUnavailable if needed <= found.most - found.reserved else StoreError
+        raise kind(
+            f"{workers} workers need {needed} connections to the database and {left} are left: max_connections is "
+            f"{found.most}, {found.reserved} are reserved, {found.used} in use; raise it, or set fewer workers"
+        )

@@ -17,9 +17,8 @@ import structlog
 from psycopg import pq
 
 from store import arrays
-from store.backend import BEGAN, read_all
 from store.errors import StoreError
-from store.libpq import Connection
+from store.libpq import BEGAN, Connection, read_backends
 from store.loop import Loop
 from store.recovery import STALE_SECONDS
 from store.tables import SCHEMA
@@ -183,7 +182,7 @@ class Heartbeat:
         if isinstance(answer, StoreError):
             log.error("cannot see what the server is at work on", error=str(answer))
             return
-        at_work = read_all(answer[-1])
+        at_work = read_backends(answer[-1])
         before = self._idle_questions
         self._idle_questions = {(each, number) for each, number in late if each.backend not in at_work}
         for each, number in self._idle_questions & before:

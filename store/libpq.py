@@ -12,16 +12,65 @@ import struct
 import termios
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 from psycopg import OperationalError, conninfo, pq
 
-from store import backend, timelines
+from store import session
 from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, error_of, not_connected
 from store.loop import Loop
-from store.session import KEEPALIVE, OF_WORKERS, in_turn
-from store.timelines import SEEN, Timeline, unfit
+from store.session import KEEPALIVE, OF_WORKERS, SEEN, Timeline, in_turn, unfit
+
+# The server's process behind a connection, as the server itself says it.
+#
+# What libpq says of it is a number that a pooler between the two makes up. The time at which a process began tells it
+# from a later one with the same number.
+
+#: When a process of ``pg_stat_activity`` began, in microseconds; 0: the role may not see it.
+BEGAN: Final = "coalesce((extract(epoch from backend_start) * 1000000)::int8, 0)"
+ASK_BACKEND: Final = f"select pid, {BEGAN} from pg_stat_get_activity(pg_backend_pid())"
+
+
+def without_place(name: str) -> str:
+    """SQL: the name of a session, which the expression ``name`` gives, without its client's place, which PgBouncer adds
+    (``application_name_add_host``).
+    """
+    return f"split_part({name}, ' - ', 1)"
+
+
+SESSION_NAME: Final = without_place("application_name")
+
+
+class Backend(NamedTuple):
+    """``began``: microseconds since 1970; 0: not known."""
+
+    pid: int
+    began: int
+
+    @property
+    def parameters(self) -> list[bytes]:
+        """Its two parts as an int4 and an int8, binary."""
+        return [int4(self.pid), int8(self.began)]
+
+
+#: No connection has been made yet.
+NO_BACKEND = Backend(0, 0)
+
+
+def read_backend(answer: pq.abc.PGresult) -> Backend:
+    """The answer to :data:`ASK_BACKEND`, which is in text."""
+    return Backend(int(answer.get_value(0, 0) or 0), int(answer.get_value(0, 1) or 0))
+
+
+def read_backends(answer: pq.abc.PGresult) -> set[Backend]:
+    """Rows of a pid and :data:`BEGAN`, binary."""
+    of = int.from_bytes
+    return {
+        Backend(of(answer.get_value(row, 0) or b"", "big"), of(answer.get_value(row, 1) or b"", "big"))
+        for row in range(answer.ntuples)
+    }
+
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +88,24 @@ _BOTH = select.EPOLLIN | select.EPOLLOUT
 #: transaction ids that run out, have the same SQLSTATE.
 _WAIT_FOR_STANDBY = b"SyncRepWaitForLSN"
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.EMPTY_QUERY)
+
+# Single parameters in PostgreSQL's binary format; for arrays see :mod:`store.arrays`.
+
+
+def boolean(value: bool) -> bytes:
+    return b"\x01" if value else b"\x00"
+
+
+def int2(number: int) -> bytes:
+    return number.to_bytes(2, "big", signed=True)
+
+
+def int4(number: int) -> bytes:
+    return number.to_bytes(4, "big", signed=True)
+
+
+def int8(number: int) -> bytes:
+    return number.to_bytes(8, "big", signed=True)
 
 
 class Owner(Protocol):
@@ -65,7 +132,7 @@ class Connection:
         self._connect_seconds = connect_seconds
         self._loop = loop
         self._name = name
-        self._setup = f"{OF_WORKERS}{setup}; {backend.ASK}; {timelines.ASK}".encode()
+        self._setup = f"{OF_WORKERS}{setup}; {ASK_BACKEND}; {session.ASK}".encode()
         self._owner = owner
         given = conninfo.make_conninfo(url, application_name=f"coordinator {name}", client_encoding="utf8", **KEEPALIVE)
         self._in_turn = [each.encode() for each in in_turn(given)]
@@ -94,7 +161,7 @@ class Connection:
         #: where the server was when the connection was made; None: it does not say
         self._at: Timeline | None = None
         #: the server's process; after a loss, the one that was lost until another connection is up
-        self.backend = backend.NONE
+        self.backend = NO_BACKEND
         self._closed = False
         self._prepared: set[bytes] = set()
         #: when the question under way was asked, or was last seen to go out further; and how many were asked so far
@@ -181,11 +248,11 @@ class Connection:
             self._gone(str(answer))
             return
         assert self._pg is not None
-        self._at = timelines.read(answer[-1].get_value(0, 0) or b"")
+        self._at = session.read(answer[-1].get_value(0, 0) or b"")
         if why := unfit(self._at, self._pg.host.decode(), self._pg.port.decode()):
             self._gone(why)
             return
-        self.backend = backend.read(answer[-3])
+        self.backend = read_backend(answer[-3])
         self._attempts = 0
         if self._away_said:
             self._away_said = False
@@ -390,3 +457,51 @@ class Connection:
             self._gone(str(failure))
             return
         answer(failure if failure is not None else results)
+
+
+# A server process whose reply was lost may still be at work: its effect is known only once it has ended.
+
+_OUR_NAME = without_place("current_setting('application_name')")
+_TERMINATE = (
+    "select count(pg_terminate_backend(pid)) from pg_stat_activity "
+    f"where pid = $1::int4 and {BEGAN} = $2::int8 and pid <> pg_backend_pid() "
+    f"and {SESSION_NAME} = {_OUR_NAME}"
+)
+
+LOOK_AGAIN_SECONDS = 0.05
+_TERMINATE_AGAIN_SECONDS = 1.0
+
+
+class OldBackend:
+    """Ends the server process of the lost ``connection``, over the new one."""
+
+    def __init__(self, loop: Loop, connection: Connection) -> None:
+        self._loop = loop
+        self._connection = connection
+        # A new connection that is lost, too, begins again: results of the earlier attempt do not count.
+        self._attempt = 0
+
+    def end(self, old: Backend, ended: Callable[[], None]) -> None:
+        """Call it when the new connection is idle; ``ended()`` is called once the process ``old`` of ours is gone.
+
+        Until then the connection may not be used for anything else. If it is lost meanwhile, call ``end`` again.
+        """
+        self._attempt += 1
+        self._look(self._attempt, old, ended)
+
+    def _look(self, attempt: int, old: Backend, ended: Callable[[], None]) -> None:
+        if attempt != self._attempt or not self._connection.idle:
+            return
+
+        def looked(answer: list[pq.abc.PGresult] | StoreError) -> None:
+            if isinstance(answer, StoreError):
+                log.error("cannot end the process of a lost connection", error=str(answer))
+                wait = _TERMINATE_AGAIN_SECONDS
+            elif answer[-1].get_value(0, 0) == bytes(8):
+                ended()
+                return
+            else:
+                wait = LOOK_AGAIN_SECONDS
+            self._loop.call_later(wait, lambda: self._look(attempt, old, ended))
+
+        self._connection.execute(b"terminate", _TERMINATE, old.parameters, looked)

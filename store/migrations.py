@@ -86,6 +86,7 @@ def _refuse_unknown(revision: str | None) -> None:
 
 def _lock(connection: Connection) -> None:
     """Held until the connection closes."""
+    # lock order: a
     connection.execute(text("select pg_advisory_lock(:key)"), {"key": _LOCK})
     connection.commit()
 

@@ -54,6 +54,7 @@ class PermissionLine:
 
 def counted(connection: Connection) -> None:
     """A change of users or permissions begins: others wait until it is committed, and then all instances ask anew."""
+    # lock order: 9
     connection.execute(update(store_identity).values(permission_changes=store_identity.c.permission_changes + 1))
     connection.execute(select(func.pg_notify(channels.PERMISSION, "")))
 

@@ -82,6 +82,7 @@ def throw_away(
     while last is not None:
         before_each()
         connection.execute(BY_KEY)
+        # lock order: 5, skipping those that are locked
         picked = (
             select(entry.c.group_id, entry.c.id)
             .where(entry.c.group_id == group_id, entry.c.id > above, entry.c.id <= last, free)

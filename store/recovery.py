@@ -1,17 +1,21 @@
 """Instances: each registers when it starts; the others give it up when it is dead.
 
-All SQL here blocks: a worker calls it before it listens, and later the watch (:mod:`store.watch`) does.
+All SQL here blocks: a worker calls it before it listens, and later the watch (:mod:`store.recovery`) does.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
+import psycopg
 from sqlalchemy import (
     UUID,
     BigInteger,
@@ -39,12 +43,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from store import channels, locks, removal
-from store.backend import NAME
 from store.commit import terms
-from store.database import BY_INDEX
-from store.errors import StoreUnavailable, boundary
+from store.database import BY_INDEX, Patience, connected
+from store.errors import StoreError, StoreUnavailable, boundary
 from store.ids import OUTBOX, UuidV7
 from store.keys import keys_of, listed
+from store.libpq import SESSION_NAME
 from store.processes import gone, machine, start_ticks
 from store.reasons import INSTANCE_LOST
 from store.tables import (
@@ -133,6 +137,7 @@ def return_leased(connection: Connection, *only: ColumnElement[bool]) -> Sequenc
 
 def _leased(*only: ColumnElement[bool]) -> Select[str]:
     leased = select(_PLACE).where(entry.c.lease > 0, entry.c.lease.not_in(LIVE), *only)
+    # lock order: 5
     return leased.with_for_update(of=entry).correlate(None)
 
 
@@ -249,6 +254,7 @@ def register(connection: Connection, version: str) -> Registration:
     """
     with boundary():
         # One process at a time, for a moment: two would choose the same slot.
+        # lock order: 1
         locks.take(connection, "slots")
         taken = set(connection.scalars(select(instance.c.slot).where(instance.c.ended_at.is_(None))))
         slot = next((each for each in range(OUTBOX) if each not in taken), None)
@@ -281,7 +287,7 @@ def register(connection: Connection, version: str) -> Registration:
 def end(connection: Connection, instance_id: int) -> GivenUp:
     """This instance stops: mark its row as ended, and give up what it has left as if it were dead; commits."""
     with boundary():
-        locks.take(connection, "giving up")
+        locks.take(connection, "giving up")  # lock order: 1
         _end_instances(connection, (instance_id,))
         # Its consumers have given back what they had: no entry left in its ranges was sent without being counted.
         held = update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0)
@@ -298,7 +304,7 @@ def recover(connection: Connection) -> GivenUp:
     :raises Contended: the other takes longer than the connection waits for a lock.
     """
     with boundary():
-        locks.take(connection, "giving up")
+        locks.take(connection, "giving up")  # lock order: 1
         return _clear(connection, _end_dead(connection, {}))
 
 
@@ -311,7 +317,7 @@ def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -
     with boundary():
         # One process at a time: entries that one gives back may be taken by an instance that the other does not see
         # yet.
-        locks.take(connection, "giving up")
+        locks.take(connection, "giving up")  # lock order: 1
         dead = _end_dead(connection, still)
         if dead:
             return _clear(connection, dead)
@@ -337,7 +343,7 @@ def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> t
         connection.execute(
             text(
                 "select pg_terminate_backend(pid, :patience) from pg_stat_activity where datname = current_database() "
-                f"and pid <> pg_backend_pid() and {NAME} = any(:names)"
+                f"and pid <> pg_backend_pid() and {SESSION_NAME} = any(:names)"
             ),
             {"names": names, "patience": _TERMINATE_MS},
         )
@@ -355,6 +361,7 @@ def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
     its instance has not ended. This waits for a batch whose commit is under way, so that later steps see its rows.
     """
     ours = instance.c.id.in_(ids)
+    # lock order: 2
     connection.execute(select(instance.c.id).where(ours).order_by(instance.c.id).with_for_update()).all()
     connection.execute(update(instance).where(ours, instance.c.ended_at.is_(None)).values(ended_at=func.now()))
 
@@ -403,6 +410,7 @@ def _orphan(connection: Connection) -> None:
     """
     lost = select(pending_retirement.c.txn_id).where(pending_retirement.c.holder.not_in(LIVE))
     open_there = txn.c.instance_id.not_in(LIVE) & txn.c.connection.is_not(None)
+    # lock order: 3, skipping those that are locked
     free = (
         select(txn.c.id)
         .where(txn.c.producer_group.is_not(None), open_there | txn.c.id.in_(lost))
@@ -435,7 +443,7 @@ def _delete_owned(connection: Connection) -> GivenUp:
     """
     dead_addresses = of_the_dead(address.c.instance_id)
     dead_groups = of_the_dead(consumer_group.c.instance_id)
-    # in the order in which batches lock
+    # lock order: 7, 8, skipping those that are locked
     owned = select(address.c.id).where(dead_addresses).order_by(address.c.id).with_for_update(skip_locked=True)
     free = cast(connection.scalars(owned).all(), postgresql.ARRAY(Integer))
     groups = select(consumer_group.c.id).where((consumer_group.c.address_id == func.any(free)) | dead_groups)
@@ -458,3 +466,132 @@ def _delete_owned(connection: Connection) -> GivenUp:
     for group in sorted(gone):
         removal.drop(connection, group, ids)
     return GivenUp(addresses=len(names), groups=len(gone), owed=bool(owed))
+
+
+# Finds dead instances: those whose heartbeat stands still while the database answers.
+#
+# Only the clock of this process counts, and only whether the *value* of a heartbeat changes, not its age: so neither a
+# step of a clock nor an outage of the database makes an instance dead.
+
+#: How often to look.
+LOOK_SECONDS = 1.0
+
+# Looks that are further apart, or take as long, do not show that a heartbeat stood still in between.
+_LONGEST_GAP_SECONDS = 3.0
+_LOOK_PATIENCE = Patience(connect_seconds=2, statement_seconds=2.0, lock_seconds=2.0)
+# To give an instance up may take reading all entries.
+_GIVE_UP_PATIENCE = Patience(connect_seconds=2, statement_seconds=600.0, lock_seconds=2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """``ended``: processes of this machine, as (pid, start), that still run although their instance has ended."""
+
+    given_up: GivenUp
+    ended: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Beat:
+    value: datetime | None
+    #: when this process first saw the value, by its own clock
+    since: float
+    #: the process of the instance, if it is on this machine
+    process: tuple[int, int] | None
+
+
+class Watch:
+    """Call ``look()`` every :data:`LOOK_SECONDS`; ``close()`` at the end."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._clock = clock
+        self._machine = machine()
+        self._looked_at: float | None = None
+        self._beats: dict[int, _Beat] = {}
+        #: processes whose instance an earlier look has seen
+        self._ended: set[tuple[int, int]] = set()
+        #: instances have ended, perhaps before the first look, and may not be wholly given up yet
+        self._owed = True
+        #: kept from look to look: a new one costs ten times as much as the look
+        self._connection: Connection | None = None
+        self._kept = ExitStack()
+
+    def close(self) -> None:
+        self._connection = None
+        self._kept.close()
+
+    def look(self) -> Look:
+        """Give up dead instances.
+
+        :raises StoreError: the database is away; the next look treats all heartbeats as new.
+        """
+        before, self._looked_at = self._looked_at, None
+        begun = self._clock()
+        living = self._living()
+        now = self._clock()
+        # A process has the time from one look to the next to end by itself.
+        ended = tuple(process for process in sorted(self._ended) if not gone(*process))
+        self._compare(living, now, throughout=before is not None and now - before <= _LONGEST_GAP_SECONDS)
+        self._looked_at = now
+        still = {number: beat.value for number, beat in self._beats.items() if begun - beat.since >= STALE_SECONDS}
+        given_up = GivenUp()
+        if still or any(beat.process is not None and gone(*beat.process) for beat in self._beats.values()):
+            self._owed = True
+        if self._owed:
+            with connected(self._url, application_name="coordinator watch", patience=_GIVE_UP_PATIENCE) as connection:
+                given_up = give_up_dead(connection, still)
+            self._owed = given_up.owed
+        return Look(given_up=given_up, ended=ended)
+
+    def _living(self) -> Sequence[Row[Any]]:
+        try:
+            if self._connection is None:
+                kept = connected(self._url, application_name="coordinator watch", patience=_LOOK_PATIENCE)
+                self._connection = self._kept.enter_context(kept)
+            with boundary(), _cut_after(_LONGEST_GAP_SECONDS, self._connection):
+                living = self._connection.execute(LIVING).all()
+                self._connection.rollback()
+        except StoreError:
+            self.close()
+            raise
+        return living
+
+    def _compare(self, living: Sequence[Row[Any]], now: float, *, throughout: bool) -> None:
+        """``throughout``: the database has answered since the last look."""
+        before, self._beats = self._beats, {}
+        for row in living:
+            known = before.get(row.id) if throughout else None
+            process = (row.pid, row.process_start) if row.host == self._machine else None
+            if known is None or known.value != row.beaten_at:
+                known = _Beat(value=row.beaten_at, since=now, process=process)
+            self._beats[row.id] = known
+        was_there = {beat.process for number, beat in before.items() if number not in self._beats}
+        if was_there:  # what others held when it was given up is left
+            self._owed = True
+        # A process that registered twice, because the answer to the first time was lost, still lives.
+        lives = {beat.process for beat in self._beats.values()}
+        self._ended = {each for each in (self._ended | was_there) - lives if each is not None and not gone(*each)}
+
+
+@contextmanager
+def _cut_after(seconds: float, connection: Connection) -> Iterator[None]:
+    """Cut the connection then, if the block has not ended: a database that stands still, or that is not there any more,
+    keeps to no limit of its own, and its machine may take what it is sent all the same.
+    """
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+
+    def cut() -> None:
+        with suppress(OSError):  # it is cut already
+            wire.shutdown(socket.SHUT_RDWR)
+
+    with socket.socket(fileno=os.dup(driver.fileno())) as wire:
+        timer = threading.Timer(seconds, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()

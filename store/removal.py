@@ -78,11 +78,13 @@ def remove(
     at_once = unused is not None
     with boundary():
         connection.execute(LONGEST_WAIT)
+        # lock order: 7
         found_id = select(address.c.id).where(address.c.name == name).with_for_update(nowait=at_once)
         address_id = connection.scalar(found_id)
         if address_id is None:
             connection.rollback()
             return None
+        # lock order: 8
         found = connection.execute(
             select(consumer_group.c.id, consumer_group.c.name, consumer_group.c.instance_id)
             .where(consumer_group.c.address_id == address_id)
@@ -216,6 +218,7 @@ def drop(connection: Connection, group_id: int, ids: UuidV7, chunk: int = CHUNK)
     dropped = 0
     while True:
         connection.execute(BY_KEY)
+        # lock order: 5, skipping those that are locked
         picked = (
             select(entry.c.group_id, entry.c.id)
             .where(entry.c.group_id == group_id, ~exists().where(consumer_group.c.id == group_id))

@@ -224,6 +224,7 @@ def _found(connection: Connection, places: str, repairs: Sequence[_OfDelivery]) 
 
 @contextmanager
 def _one_by_one(connection: Connection) -> Iterator[None]:
+    # lock order: d
     connection.execute(select(func.pg_advisory_lock(_LOCK)))
     connection.commit()
     try:
@@ -363,6 +364,7 @@ class _DeliveryLook:
         self._connection = connection
         self._repairs = repairs
         self._messages = history.messages(connection, sorted({each.half_id for each in repairs}))
+        # lock order: 8
         locked = " order by g.id for key share of g" if lock else ""
         self._groups = _found(connection, _GROUPS + locked, repairs)
         with boundary():
@@ -426,7 +428,7 @@ _KNOWN: Final = text(
             where o.id = a.id and o.decision in ('commit', 'rollback') limit 1) o on true
           left join {SCHEMA}.txn t on t.id = any(array[a.id])"""
 )
-#: Checkable ones that no other decides now; in the order in which all lock them.
+#: Checkable ones that no other decides now. Lock order: 3, skipping those that are locked.
 _FREE: Final = text(
     f"""select t.id from {SCHEMA}.txn t where t.id = any(cast(:ids as uuid[])) and t.producer_group is not null
          order by t.id for update skip locked"""

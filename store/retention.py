@@ -233,6 +233,7 @@ def _kept_since(connection: Connection, table: str) -> datetime | None:
 def drop_old(connection: Connection, policy: Policy) -> Dropped:
     """Drop what is old enough; commits, step by step. What cannot be locked at once is left for the next time."""
     # one process at a time: several services may share the store
+    # lock order: b
     with boundary(), locks.over_commits(connection, "lock", "share update exclusive", at_once=True) as mine:
         if not mine:
             return Dropped()
@@ -262,6 +263,7 @@ def kept(connection: Connection) -> Iterator[None]:
     """A block in which what was consumed may be delivered again: nothing is dropped meanwhile. Waits for the end of a
     drop that is under way.
     """
+    # lock order: b
     with locks.over_commits(connection, "lock", "share"):
         yield
 
@@ -479,6 +481,7 @@ class _Work:
                     connection.execute(text(before), parameters)
                 connection.execute(text(f"set local lock_timeout = '{LOCK_TIMEOUT}'"))
                 if copied:
+                    # lock order: 10
                     connection.execute(text(f"lock table {SCHEMA}.{name} in share mode"))
                     if archive.keys(connection, table, day) != self._copies[table, day].live:
                         raise Contended("a row came while the day was dropped")

@@ -7,19 +7,34 @@ that comes along the service's own maintenance.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from psycopg import sql
 from sqlalchemy import Connection, text
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
 from store import audit
 from store.errors import Conflict, StoreUnavailable, boundary
-from store.tables import SCHEMA, metadata
+from store.tables import SCHEMA, inbox_owner, metadata
 
 #: Roles that cannot log in: what their members may do is granted to them.
 SERVICE = "coordinator_service"
 READER = "coordinator_reader"
+#: Its members call what an application calls, read some views, and touch no table.
+APPLICATION = "coordinator_application"
+#: What an application may read.
+VIEWS = ("addresses", "entries", "groups", "messages", "outcome", "undecided")
+#: What it may call: ``store/sql/application.sql``.
+_CALLED = (
+    *(
+        f"post(text, {body}, jsonb, jsonb, text, interval, timestamptz, interval, int4)"
+        for body in ("text", "bytea", "jsonb")
+    ),
+    "post_octets(text, bytea, timestamptz, timestamptz, int4, text)",
+    "discharge(uuid, bool)",
+    "first_time(text, text)",
+)
 
 #: Rows are only added.
 _APPENDED = ("half", "op")
@@ -135,6 +150,28 @@ def _grant(connection: Connection, group: str, role: str) -> None:
     for statement in statements(group):
         connection.exec_driver_sql(statement)
     join(connection, group, role)
+
+
+def grant_application(connection: Connection, role: str, consumers: Collection[str] = ()) -> None:
+    """Make ``role`` a member of :data:`APPLICATION`, which is made where it is missing, with rights to what there is;
+    commits. Roles are those of the whole server: two stores in one server share it, each with rights of its own. From
+    now on the names of ``consumers`` in the inbox belong to it (X4), also those that another role had.
+
+    :raises NoSuchRole: the server has no such role.
+    :raises StoreUnavailable: the role of this connection may make no roles, or give none.
+    """
+    with boundary():
+        make(connection, APPLICATION, for_=role)
+        connection.execute(text(f"grant usage on schema {SCHEMA} to {APPLICATION}"))
+        connection.execute(text(f"grant execute on function {_qualified(_CALLED)} to {APPLICATION}"))
+        connection.execute(text(f"grant select on {_qualified(VIEWS)} to {APPLICATION}"))
+        join(connection, APPLICATION, role)
+        for name in consumers:
+            owned = postgresql.insert(inbox_owner).values(consumer=name, owner=role)
+            taken = owned.on_conflict_do_update(index_elements=["consumer"], set_={"owner": role})
+            connection.execute(taken)
+        audit.note(connection, audit.Action.GRANT_SQL, role, {"inbox": sorted(consumers)} if consumers else {})
+        connection.commit()
 
 
 def put_apart(connection: Connection, role: str) -> None:

@@ -125,6 +125,7 @@ def store(connection: Connection, of: Run, found: Iterable[Mapping[str, Any]], *
         )
         counts = _stage(connection, found)
         # runs are stored one after the other
+        # lock order: 10
         connection.execute(text(f"lock table {SCHEMA}.run in share row exclusive mode"))
         number = _enter(connection, of, counts)
         _merge(connection, number, counts.total())

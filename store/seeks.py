@@ -125,6 +125,7 @@ class Presence:
         :raises Fenced: another instance gave it up.
         """
         alive = select(instance.c.id).where(instance.c.id == self.instance_id, instance.c.ended_at.is_(None))
+        # lock order: 2
         if self._connection.scalar(alive.with_for_update(read=True, key_share=True)) is None:
             raise Fenced("this command was taken for dead, as it was stopped for long; run it again to finish")
         self._connection.execute(
@@ -138,6 +139,7 @@ class Presence:
         :raises StoreUnavailable: its holder does not answer.
         """
         until = time.monotonic() + _PATIENCE_SECONDS
+        # lock order: 8
         holder = select(consumer_group.c.holder).where(consumer_group.c.id == group_id).with_for_update(read=True)
         while time.monotonic() < until:
             self.beat()
@@ -300,6 +302,7 @@ def move_forth(connection: Connection, group: Group, to_id: int, *, version: str
 def _alone(connection: Connection, group: Group) -> Iterator[None]:
     """One seek of a group at a time."""
     key = {"space": _LOCK, "group": group.id}
+    # lock order: d
     if not connection.scalar(text("select pg_try_advisory_lock(:space, :group)"), key):
         connection.rollback()
         raise Contended("another seek of this consumer group is under way")
@@ -315,6 +318,7 @@ def _alone(connection: Connection, group: Group) -> Iterator[None]:
 def _begin(connection: Connection, group: Group, to_id: int, *, back: bool) -> Seek:
     """Note a new seek, or go on with one that was interrupted; commits."""
     there = select(consumer_group.c.id).where(consumer_group.c.id == group.id)
+    # lock order: 8
     if connection.scalar(there.with_for_update(read=True, key_share=True)) is None:
         raise AddressGone(_GONE)
     _note(connection, group, to_id, back=back)

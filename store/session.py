@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+import struct
+from typing import NamedTuple
+
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from store.errors import ONLY_READS, from_sqlstate
 from store.schema import AS_READ
 
 #: Parameters of libpq by which either end of a connection notices that the other is cut off.
@@ -50,3 +55,80 @@ def in_turn(conninfo: str) -> list[str]:
         make_conninfo(conninfo, **{name: ",".join(each[turn:] + each[:turn]) for name, each in several.items()})
         for turn in range(turns)
     ]
+
+
+# Which of a store's servers has been left behind.
+#
+# A primary that was lost, and comes back beside the standby that took its place, takes connections and writes as
+# before; but what it says is of a past that the store has left. A promotion begins a new timeline, with a higher
+# number, so a server on a lower one than another is such a server.
+#
+# What was seen is in memory that a process shares with all that it forks: a service knows it as one.
+
+#: in the place of the timeline of a standby
+_STANDBY = "0"
+#: The server's system and timeline, as a text. Empty: it does not say, as an administrator has taken the functions from
+#: this role, or the server has other storage than PostgreSQL's own.
+ASK = f"""do $$ begin
+    perform set_config('coordinator.timeline', system_identifier || ' ' || case when pg_is_in_recovery()
+        then '{_STANDBY}' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end, false) from pg_control_system();
+  exception when insufficient_privilege or feature_not_supported or undefined_function then
+    perform set_config('coordinator.timeline', '', false);
+  end $$; select current_setting('coordinator.timeline')"""
+
+_NOTE = struct.Struct("qI")
+
+
+class Timeline(NamedTuple):
+    """``system``: what all servers have in common that were copied from one; only their timelines can be compared.
+    ``number``: 0 of a standby.
+    """
+
+    system: int
+    number: int
+
+
+def read(answer: bytes | str) -> Timeline | None:
+    """The answer to :data:`ASK`; None: the server does not say."""
+    if not answer:
+        return None
+    system, number = answer.split()
+    return Timeline(int(system), int(number, 16))
+
+
+class Seen:
+    """The highest timeline that this process, or one with which it shares, has seen of the system it saw last."""
+
+    def __init__(self) -> None:
+        #: made when it is first needed: by the supervisor, before it forks
+        self._memory: mmap.mmap | None = None
+
+    def above(self, at: Timeline | None) -> int:
+        """The timeline on which another server was seen, if ``at`` was left behind; else 0, and ``at`` is seen."""
+        if at is None or not at.number:
+            return 0
+        if self._memory is None:
+            self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        seen = Timeline(*_NOTE.unpack_from(self._memory))
+        if seen.system != at.system or seen.number < at.number:
+            _NOTE.pack_into(self._memory, 0, *at)
+            return 0
+        return seen.number if seen.number > at.number else 0
+
+
+SEEN = Seen()
+
+
+def unfit(at: Timeline | None, host: str, port: int | str) -> str:
+    """Why the service does not work with the server of a new connection; empty: it does."""
+    if at is not None and not at.number:
+        return str(from_sqlstate(ONLY_READS))
+    return old_primary(at, host, port)
+
+
+def old_primary(at: Timeline | None, host: str, port: int | str) -> str:
+    """What is to be done about a server that was left behind; empty: it was not, as far as is known."""
+    above = SEEN.above(at)
+    if at is None or not above:
+        return ""
+    return f"{host}:{port} is an old primary, on timeline {at.number}, and another server was seen on {above}: stop it"

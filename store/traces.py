@@ -19,7 +19,8 @@ from sqlalchemy import Connection, text
 from store.errors import boundary
 from store.ids import LONGEST_UNDECIDED, moment_of
 from store.partitions import op_id_at
-from store.tables import HELD, SCHEMA, STATE, THROUGH
+from store.tables import HELD, SCHEMA
+from store.views import STATE, THROUGH
 
 if TYPE_CHECKING:
     from store.archive.reading import Archived

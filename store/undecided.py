@@ -51,9 +51,10 @@ class Outcome:
     retired: int
     #: the instance that decided, or that holds it; None: an operator decided, or an application in SQL
     instance_id: int | None
-    #: names of the addresses that the committed messages went to, and that the retired deliveries came from
-    posted_to: tuple[str, ...]
-    retired_from: tuple[str, ...]
+    #: names of the addresses that the committed messages went to, and that the retired deliveries came from; of a
+    #: decision in the archive none
+    posted_to: tuple[str, ...] = ()
+    retired_from: tuple[str, ...] = ()
 
 
 def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
@@ -92,8 +93,6 @@ def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
         posted=undecided.posted_now,
         retired=undecided.retired_now,
         instance_id=undecided.instance_id,
-        posted_to=(),
-        retired_from=(),
     )
 
 
@@ -196,6 +195,7 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str, action: Action 
     try:
         with waiting(connection, txn_id):
             listed = select(txn.c.posted, txn.c.producer_group).where(txn.c.id == txn_id)
+            # lock order: 3
             found = connection.execute(listed.with_for_update()).one_or_none()
             if found is None:
                 connection.rollback()

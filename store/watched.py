@@ -191,6 +191,7 @@ def forget(connection: Connection) -> None:
 def _own(connection: Connection, watch_id: UUID) -> Row[Any]:
     """The row of this watch, locked; made where there is none."""
     kept_from = select(func.max(retention.c.kept_from)).scalar_subquery()
+    # lock order: 9
     question = select(watch).with_for_update()
     row = connection.execute(question).one_or_none()
     if row is None:

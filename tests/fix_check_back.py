@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, select, update
 
-from coordinator.checks import Checks
+from coordinator.check_back import Checks
 from store.embedded.running import running_url
 from store.ids import SLOTS, HalfIds, UuidV7
 from store.questions.checks import Due

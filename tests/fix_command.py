@@ -53,19 +53,25 @@ class Serving:
     def __init__(self, arguments: Sequence[str], more: Mapping[str, str]) -> None:
         self.lines: list[dict[str, Any]] = []
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=prepared.TREES[-1],
-            env=environment(**more),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        log, theirs = os.pipe()
+        self._log = os.fdopen(log, encoding="utf-8")
+        try:
+            self.process = self._started(arguments, environment(**more), theirs)
+        finally:
+            os.close(theirs)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
+    @staticmethod
+    def _started(arguments: Sequence[str], given: Mapping[str, str], stderr: int) -> prepared.Process | prepared.Plain:
+        """One that is not ``python -m coordinator`` is none that is forked."""
+        if tuple(arguments[:2]) == ("-m", "coordinator"):
+            return prepared.started(arguments[2:], given, 1, stderr)
+        command = [sys.executable, *arguments]
+        return prepared.Plain(command, cwd=prepared.TREES[-1], env=given, stderr=stderr)
+
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        for line in self._log:
             try:
                 parsed = json.loads(line)
             except ValueError:
@@ -97,8 +103,7 @@ class Serving:
         assert not self._reader.is_alive(), "another process holds the log open"
         while (line := self._queue.get()) is not None:
             self.lines.append(line)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        self._log.close()
         return status
 
     def values(self, event: str, name: str) -> list[Any]:

@@ -1,19 +1,23 @@
-"""The compiled part and its twins in Python: what decodes octets of peers is tested in both forms."""
+"""The compiled part and its twins in Python: what decodes octets of peers is tested in both forms, in Python by night.
+By day, what is drawn at random tells them apart.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.codec import message
 from links import frames
 from store import arrays
+from store.codec import message
 from tests import prepared
+from tests.fix_night import by_night
 from tests.fuzz.compiled import installed
 
 
@@ -35,9 +39,22 @@ def compiler() -> str:
 
 
 @pytest.fixture(scope="session")
-def compiled_rules() -> Path:
+def compile_rules(pytestconfig: pytest.Config) -> Callable[[], subprocess.CompletedProcess[str]]:
+    """Has mypyc compile them where that was not done: optimized, as users have them, but by day."""
+    by_day = not pytestconfig.getoption("night") and prepared.TREES[0] == prepared.ROOT
+    given = {**os.environ, "RULES_OPTIMIZATION": "0" if by_day else "2"}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        build = prepared.ROOT / ".ci" / "build"
+        return subprocess.run([build], env=given, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def compiled_rules(compile_rules: Callable[[], subprocess.CompletedProcess[str]]) -> Path:
     """The packages with the rules compiled by mypyc."""
-    done = subprocess.run([prepared.ROOT / ".ci" / "build"], capture_output=True, text=True, check=False)
+    done = compile_rules()
     assert done.returncode == 0, done.stdout + done.stderr
     return prepared.ROOT / "build" / "compiled"
 
@@ -53,15 +70,13 @@ def rules(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 #: A test that starts a service runs with the rules in Python, and by night again with the rules compiled by mypyc.
-both_rules = pytest.mark.parametrize(
-    "rules", ["in Python", pytest.param("compiled", marks=pytest.mark.night)], indirect=True, scope="module"
-)
+both_rules = pytest.mark.parametrize("rules", ["in Python", by_night("compiled")], indirect=True, scope="module")
 
 #: All tests of a module do.
 BOTH_RULES = [pytest.mark.usefixtures("rules"), both_rules]
 
 
-@pytest.fixture(scope="module", params=["compiled", "in Python"])
+@pytest.fixture(scope="module", params=["compiled", by_night("in Python")])
 def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "compiled":
         request.getfixturevalue("compiled_part")
@@ -76,7 +91,7 @@ def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["compiled", "python"])
+@pytest.fixture(scope="module", params=["compiled", by_night("python")])
 def both_forms_of_services(request: pytest.FixtureRequest) -> Iterator[None]:
     """With which the services that tests start decode what peers send."""
     with pytest.MonkeyPatch.context() as patch:

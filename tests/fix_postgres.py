@@ -115,7 +115,8 @@ def log_in(connection: psycopg.Connection[Any], user: str, method: str) -> None:
 
 
 @contextlib.contextmanager
-def _clone(server_url: str, template: str) -> Iterator[str]:
+def clone(server_url: str, template: str) -> Iterator[str]:
+    """A database with what the template has, and no longer than it is wanted."""
     name = f"coordinator_test_{os.getpid()}_{next(_numbers)}"
     _administer(server_url, f"create database {name} template {template}")
     yield _other(server_url, name)
@@ -125,14 +126,14 @@ def _clone(server_url: str, template: str) -> Iterator[str]:
 @pytest.fixture
 def database_url(server_url: str, _template: str) -> Iterator[str]:
     """A migrated store for one test."""
-    with _clone(server_url, _template) as url:
+    with clone(server_url, _template) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def module_database_url(server_url: str, _template: str) -> Iterator[str]:
     """A migrated store for all tests of a module, which use addresses of their own."""
-    with _clone(server_url, _template) as url:
+    with clone(server_url, _template) as url:
         yield url
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from coordinator.bounds import Bounds
 from coordinator.group.entries import Entry
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
 from coordinator.memory import Account
 from coordinator.outcomes import Outcome
-from coordinator.settings import LimitSettings
 
 
 class Consumer:
@@ -61,13 +61,14 @@ class Instance:
     def __init__(self, peers: int) -> None:
         self.instance_id = 1
         self.peers = peers
-        self.limits = LimitSettings()
-        self.memory = Account(self.limits, 1 << 30)
+        self.bounds = Bounds()
+        self.memory = Account(self.bounds, 1 << 30)
+        self.ids = SimpleNamespace(last=0)
         self.loop = SimpleNamespace(call_later=lambda seconds, callback: None)
 
 
 class Home:
-    """Implements :class:`coordinator.group.queues.Home`."""
+    """As much of the queues of an instance as one of them asks for."""
 
     def __init__(self) -> None:
         self.dirty: list[Queue] = []
@@ -80,7 +81,8 @@ class Home:
 def queue_of(consumers: list[Consumer], *, peers: int = 0, kind: type[Queue] = Queue) -> Queue:
     instance: Any = Instance(peers)
     policies = Policies(max_attempts=16, on_expiry="drop", fifo=issubclass(kind, FifoQueue), dead_letters=False)
-    queue = kind(instance, Home(), 1, 1, "q", policies)
+    home: Any = Home()
+    queue = kind(instance, home, 1, 1, "q", policies)
     for consumer in consumers:
         queue.add(consumer)
     for window in queue.windows:  # the store has nothing

@@ -28,7 +28,7 @@ def finding(kind: str, repair: str = "look", **about: Any) -> Finding:
 
 
 def known(txn_id: UUID, decision: str) -> Finding:
-    resolve = f'coordinator resolve {txn_id} --{decision} --reason "as the book says"'
+    resolve = f'coordinator transaction resolve {txn_id} --{decision} --reason "as the book says"'
     return finding("undecided-but-known", resolve, txn_id=str(txn_id), address="orders")
 
 
@@ -172,7 +172,7 @@ def of_a_shop(count: int) -> Findings:
                 kind="overdue",
                 severity="warning",
                 detail=said,
-                suggested_repair=f"coordinator resolve {txn_id}",
+                suggested_repair=f"coordinator transaction resolve {txn_id}",
                 **named,
             )
         result.add(each)

@@ -46,14 +46,25 @@ _services: weakref.WeakSet[Service] = weakref.WeakSet()
 class Service:
     """One service. It can be stopped, killed, and started again on the same data folder and the same port."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        """``folder``: for its data. ``settings``: by dotted name, such as ``addresses.create``."""
+    def __init__(self, folder: Path, settings: Mapping[str, str], constants: Mapping[str, float] | None = None) -> None:
+        """``folder``: for its data. ``settings``: by dotted name, such as ``addresses.create``; ``bounds.`` and a name
+        is one of :class:`coordinator.bounds.Bounds`. ``constants``: those of its modules that are not as in the
+        sources, of timers that a test would wait for.
+        """
         self.data_dir = folder / "data"
         self.port = 0
         self.ports: list[int] = []
         # A server of its own, unless one is given.
         self._store = {} if "database_url" in settings else {"COORDINATOR_DATA_DIR": str(self.data_dir)}
-        self._settings = {f"COORDINATOR_{name.upper().replace('.', '__')}": value for name, value in settings.items()}
+        bounds = {name for name in settings if name.startswith("bounds.")}
+        self._settings = {
+            f"COORDINATOR_{name.upper().replace('.', '__')}": value
+            for name, value in settings.items()
+            if name not in bounds
+        }
+        smaller = {f"coordinator.bounds.USUAL.{name.partition('.')[2]}": json.loads(settings[name]) for name in bounds}
+        others = {**(constants or {}), **smaller}
+        self._constants = {prepared.CONSTANTS: json.dumps(others)} if others else {}
         self._process: prepared.Process | prepared.Plain | None = None
         self._lines: list[dict[str, Any]] = []
         self._news = threading.Condition()
@@ -143,7 +154,7 @@ class Service:
 
     def environment(self) -> dict[str, str]:
         """For the processes started here: this repository's packages, the given settings, and no others."""
-        return {**environment(), "PYTHONWARNINGS": "error", **self._store, **self._settings}
+        return {**environment(), "PYTHONWARNINGS": "error", **self._store, **self._settings, **self._constants}
 
     def state(self) -> str:
         """What it said last, and what its PostgreSQL does: for the report of a test that fails."""
@@ -233,9 +244,11 @@ Made = TypeVar("Made", bound=Service)
 
 
 @contextlib.contextmanager
-def running_service(settings: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """A service with an empty store; removes its data at the end. ``settings``: by dotted name."""
-    with running(lambda folder: Service(folder, settings or {})) as service:
+def running_service(
+    settings: Mapping[str, str] | None = None, constants: Mapping[str, float] | None = None
+) -> Iterator[Service]:
+    """A service with an empty store; removes its data at the end. ``settings`` and ``constants``: by dotted name."""
+    with running(lambda folder: Service(folder, settings or {}, constants)) as service:
         yield service
 
 

@@ -32,11 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
         Path(folder.name, cache.name).symlink_to(cache.absolute())
     kept = Path(folder.name, "coordinator")
     kept.unlink(missing_ok=True)
-    # Java's classes: the file takes a processor for a minute, and saves each of some sixty commands a third of its
-    # time. A few tests are better without.
-    if not config.getoption("numprocesses", None):
-        kept.touch()
+    # No Java of the tests keeps an archive of its classes: a file is no folder.
+    kept.touch()
     os.environ["XDG_CACHE_HOME"] = folder.name
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that use the session come first: of several processes one begins with them, and what another takes over of
+    it comes from the end. So there is one Java for all of them, and its compiler has seen what they do.
+    """
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")

@@ -17,12 +17,12 @@ import pytest
 
 from store import heartbeat, libpq, questions
 from store.asking import Queries, Query
-from store.backend import NAME
 from store.commit.batch import Batch
 from store.commit.group_commit import GroupCommit, Limits
 from store.commit.terms import PLAIN, Rank
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7, id_at
+from store.libpq import SESSION_NAME
 from store.questions import entries
 from store.tables import SCHEMA
 from tests.fix_loop import PATIENCE, EpollLoop
@@ -173,7 +173,7 @@ class Truth:
 
     def waiting_backends(self) -> int:
         found = self.rows(
-            f"select count(*) from pg_stat_activity where {NAME} = %s and wait_event_type = 'Lock'",
+            f"select count(*) from pg_stat_activity where {SESSION_NAME} = %s and wait_event_type = 'Lock'",
             f"coordinator batch {ME}",
         )
         return int(found[0][0])

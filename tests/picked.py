@@ -47,7 +47,9 @@ def _sections(octets: bytes) -> dict[int, list[Any]]:
         if not isinstance(section, types.Described) or section.descriptor not in range(0x70, 0x79):
             raise types.Malformed("no section of a message")
         found.setdefault(int(section.descriptor), []).append(section.value)
-    kinds = {0x73: list, 0x74: dict, 0x75: bytes, 0x76: list}
+    kinds = {0x70: list, 0x71: dict, 0x72: dict, 0x73: list, 0x74: dict, 0x75: bytes, 0x76: list, 0x78: dict}
+    if list(found) != sorted(found):
+        raise types.Malformed("sections out of their order")
     for code, values in found.items():
         if not all(isinstance(value, kinds.get(code, object)) for value in values):
             raise types.Malformed("a section of another type")

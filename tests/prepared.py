@@ -42,6 +42,8 @@ _MOST_OCTETS = 1 << 17
 _OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", PURE_VARIABLE)
 _WARNINGS = "PYTHONWARNINGS"
 _PATH = "PYTHONPATH"
+#: of the environment: constants of modules that are others in this process, by dotted names; a test waits for timers
+CONSTANTS = "COORDINATOR_TEST_CONSTANTS"
 
 Plain = subprocess.Popen[bytes]
 
@@ -142,6 +144,7 @@ def started(arguments: Sequence[str], environment: Mapping[str, str], stdout: in
     """
     request = json.dumps([list(arguments), dict(environment)]).encode()
     if not _can_be(environment) or len(request) > _MOST_OCTETS:
+        assert CONSTANTS not in environment, "only a process that is forked has other constants"
         command = [sys.executable, "-m", "coordinator", *arguments]
         return Plain(command, cwd=TREES[-1], env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
     with Path(os.devnull).open("rb") as nothing:
@@ -209,6 +212,11 @@ def _become(request: tuple[list[str], dict[str, str]], files: list[int]) -> NoRe
         os.dup2(descriptor, number)
         os.close(descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name, value in json.loads(environment.pop(CONSTANTS, "{}")).items():
+        holder, _, constant = name.rpartition(".")
+        found = vars(pkgutil.resolve_name(holder))  # of a module, or of what never changes otherwise
+        assert constant in found, name
+        found[constant] = value
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

@@ -25,10 +25,6 @@ class RunningCommand:
     def __init__(self, url: str, folder: Path, *arguments: str) -> None:
         self.temporary = folder / "tmp"
         self.temporary.mkdir(exist_ok=True)
-        # no archive of Java's classes can be kept here: what makes it would be one of its processes
-        cache = folder / "cache"
-        cache.mkdir(exist_ok=True)
-        (cache / "coordinator").touch()
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "coordinator", *arguments],
@@ -36,7 +32,6 @@ class RunningCommand:
                 COORDINATOR_DATABASE_URL=url,
                 TMPDIR=str(self.temporary),
                 SPARK_LOCAL_DIRS=str(self.temporary),
-                XDG_CACHE_HOME=str(cache),
             ),
             cwd=prepared.TREES[-1],
             stdout=subprocess.PIPE,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from typing import Literal
 
 from coordinator.errors import Condition, Refusal
+from coordinator.group.policies import IMMEDIATE
 from coordinator.printable import printable
-from coordinator.retries import IMMEDIATE
 from coordinator.settings import AddressPattern, AddressSettings, Kind
 
 LONGEST_NAME = 1024
@@ -26,6 +27,9 @@ UNANSWERED = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP_SEPARATOR = "::"
 
 _LONGEST_SHOWN = 64
+
+#: An address that was made on use is removed after so long without a use, if it is empty.
+UNUSED = timedelta(days=7)
 
 
 class AddressInvalid(ValueError):
@@ -136,8 +140,6 @@ class AddressPolicy:
     def __init__(self, settings: AddressSettings) -> None:
         self._create = settings.create
         self._patterns = settings.patterns
-        #: an address that was made on use is removed after so many seconds without a use
-        self.unused_seconds = settings.unused_hours * 3600
 
     def decide(self, name: str, *, topic: bool = False) -> NewAddress | NotMade:
         """A client used the unknown ``name``: the address to make, or why none is made.

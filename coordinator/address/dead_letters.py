@@ -13,7 +13,8 @@ from uuid import UUID
 import structlog
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, AddressInvalid, check_name, dead_letter_name
-from coordinator.codec.encoding import (
+from store import dead_letters as questions
+from store.codec.encoding import (
     MOST_PAIRS,
     DecodeError,
     decode,
@@ -26,11 +27,10 @@ from coordinator.codec.encoding import (
     pairs,
     skip,
 )
-from coordinator.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
-from store.commit.large import CopiedHalf
+from store.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
+from store.commit.batch import CopiedHalf
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble, StoreUnavailable
-from store.questions import dead_letters as questions
 from store.questions import entries
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from store.commit.batch import Batch
-    from store.questions.dead_letters import Failed
+    from store.dead_letters import Failed
 
 
 # What a dead letter says: annotations that tell where it came from, and why it is one (rule D4).
 #
-# What no checker has answered says the same, by ``store/set_aside.py``.
+# What no checker has answered says the same, by ``store/sql/messages.sql``.
 
 ORIGINAL_ADDRESS = "x-opt-original-address"
 #: of the half
@@ -186,7 +186,7 @@ class DeadLetters:
             return
         self._asking = True
         self._again = False
-        questions.lease(self._instance.queries, self._instance.instance_id, self._leased)
+        questions.lease_failed(self._instance.queries, self._instance.instance_id, self._leased)
 
     def _leased(self, found: list[Failed] | StoreError) -> None:
         self._asking = False
@@ -258,7 +258,7 @@ class DeadLetters:
                 self._later(_AGAIN_SECONDS)
             self.wake()
 
-        questions.give_back(self._instance.queries, self._instance.instance_id, given_back)
+        questions.give_back_failed(self._instance.queries, self._instance.instance_id, given_back)
 
     def moved(self) -> None:
         self._moving -= 1

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from coordinator import retries
 from coordinator.address import addresses
 from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, shown
@@ -21,9 +20,7 @@ from coordinator.address.nodes import Address, resource_deleted
 from coordinator.address.permissions import unauthorized
 from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
-from coordinator.group import loading
-from coordinator.group.policies import OwnPolicies, Policies
-from coordinator.retries import Retry, RetryInvalid
+from coordinator.group.policies import IMMEDIATE, OwnPolicies, Policies, Retry, RetryInvalid, parse_retry
 from store.errors import StoreError
 from store.permissions import Verb
 from store.questions import addresses as questions
@@ -122,7 +119,7 @@ class Directory:
         #: by name and origin: the service may make addresses for itself that clients may not
         self._waiting: dict[tuple[str, str], list[tuple[Found, Maker | None]]] = {}
         #: How often an address in use is noted in the store; one without a note is removed after four such times.
-        self._note_seconds = policy.unused_seconds / 4
+        self._note_seconds = addresses.UNUSED.total_seconds() / 4
         self._notes = False
         #: names of dynamic ones that have ended, and may be in the store still
         self._ended: set[str] = set()
@@ -285,7 +282,7 @@ class Directory:
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
             self._tell(name, origin, Refusal(condition, new.message))
             return
-        most = self._instance.limits.addresses_per_connection
+        most = self._instance.bounds.addresses_per_connection
         try:
             maker = self._named_by(name, origin)
         except Refusal as refusal:
@@ -380,7 +377,7 @@ class Directory:
             del self._known[name]
             for queue in address.queues:
                 if queue.idle:
-                    loading.share(queue)
+                    queue.share()
 
     def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
         for callback, _ in self._waiting.pop((name, origin), ()):
@@ -436,12 +433,12 @@ def _policies(name: str, stored: questions.Stored) -> tuple[Policies, dict[int, 
 
 def _retry(name: str, text: str) -> Retry:
     try:
-        return retries.parse(text)
+        return parse_retry(text)
     except RetryInvalid as error:  # not written by this version
         log.error("retried at once", address=shown(name), error=str(error))
-        return retries.IMMEDIATE
+        return IMMEDIATE
 
 
 def _too_many(most: int) -> Refusal:
-    text = f"a connection makes at most {most} addresses (limits.addresses_per_connection)"
+    text = f"a connection makes at most {most} addresses: expected an address that exists, or another connection"
     return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)

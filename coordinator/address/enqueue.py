@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import DELIVERY_DELAY, DELIVERY_TIME, NO_FACTS, examine_head
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.group.lanes import message_group
+from store.codec.encoding import DecodeError
+from store.codec.message import DELIVERY_DELAY, DELIVERY_TIME, NO_FACTS, examine_head
 from store.commit.terms import ALONE, BEFORE, DEFAULT, INFINITY, LATEST, PLAIN, Terms, key_of
 from store.spool import LARGE
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coordinator.address.nodes import Address
-    from coordinator.codec.message import Facts
     from coordinator.group.schedule import Schedule
     from coordinator.instance import Instance
+    from store.codec.message import Facts
     from store.commit.batch import Batch
     from store.spool import Octets
 

@@ -20,7 +20,7 @@ class User(Protocol):
     """A link that uses an address, or that is being attached to it."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """The address was removed."""
+        """Detach it: the address was removed, or another instance has the link now."""
 
 
 class Address:

@@ -100,7 +100,7 @@ class Subscriptions:
             else:
                 joined(self._joined(address, group, group_id))
 
-        most = self._instance.limits.groups_per_address if absent is None else 0
+        most = self._instance.bounds.groups_per_address if absent is None else 0
         instance = 0 if group.lasting else self._instance.instance_id
 
         def ask() -> None:
@@ -181,7 +181,5 @@ def _others(address: Address) -> Refusal:
 
 
 def _too_many(address: Address, most: int) -> Refusal:
-    text = (
-        f"the address {shown(address.name)} has {most} consumer groups, as many as one may (limits.groups_per_address)"
-    )
+    text = f"an address has at most {most} consumer groups, and {shown(address.name)} has as many: remove some first"
     return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)

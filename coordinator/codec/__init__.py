@@ -1,1 +1,1 @@
-"""Octets of AMQP values and messages, and selectors over them."""
+"""Selectors over messages, and the copies of messages that checkers get."""

@@ -35,10 +35,10 @@ from weakref import WeakValueDictionary, finalize
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 
-from coordinator.codec.encoding import DecodeError, pairs, scalar, skip
-from coordinator.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
 from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
+from store.codec.encoding import DecodeError, pairs, scalar, skip
+from store.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
 
 if TYPE_CHECKING:
     from coordinator.memory import Account
@@ -373,20 +373,21 @@ def _octets(text: str, tokens: int) -> int:
 class TurnShare:
     """The time that selectors have in one turn of the reactor. What is left then waits for the next turn."""
 
-    __slots__ = ("_end",)
+    __slots__ = ("end",)
 
     def __init__(self) -> None:
-        self._end = 0.0
+        #: by the monotonic clock; 0: no selector was applied in this turn
+        self.end = 0.0
 
     def renew(self) -> None:
-        self._end = 0.0
+        self.end = 0.0
 
     @property
     def used_up(self) -> bool:
         now = time.monotonic()
-        if not self._end:
-            self._end = now + _TURN_SECONDS
-        return now >= self._end
+        if not self.end:
+            self.end = now + _TURN_SECONDS
+        return now >= self.end
 
 
 # -- text

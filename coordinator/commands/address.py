@@ -1,7 +1,8 @@
-"""``coordinator address add | set | list | show | remove``."""
+"""``coordinator address add | set | list | show | purge | remove``."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -290,6 +291,28 @@ def show(
 
 
 @app.command()
+def purge(
+    name: Annotated[str, typer.Argument(help="The address.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first, as it does on a terminal.")] = False,
+    reason: Reason = None,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Throw away the messages that wait at an address, in all its groups; those that consumers hold stay."""
+    from coordinator.address.addresses import shown
+    from store.purge import purge as purge_store
+
+    if sys.stdin.isatty() and not yes:
+        typer.confirm(f"Throw away all messages that wait at {shown(name)}?", abort=True)
+    with store(config, database_url, data_dir, reason, work="long") as connection:
+        done = purge_store(connection, name)
+    if done is None:
+        fail(f"there is no address {shown(name)}")
+    typer.echo(f"purged {done.purged}, left {done.held} that are held by consumers or on their way to the dead letters")
+
+
+@app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="The address.")],
     force: Annotated[
@@ -322,7 +345,7 @@ def remove(
         if done.waiting:
             because.append("has messages that are not consumed (coordinator address show counts them)")
         if done.undecided:
-            because.append("has messages of undecided transactions (coordinator transactions lists them)")
+            because.append("has messages of undecided transactions (coordinator transaction list has them)")
         if done.groups:
             because.append(f"has consumer groups that last: {', '.join(map(shown, done.groups))}")
         fail(f"the address {shown(name)} {' and '.join(because)}; --force removes it with them")

@@ -95,8 +95,8 @@ def database_of(found: Settings, database_url: str | None, data_dir: Path | None
     """As :func:`database`, of settings that were read with the flags."""
     if database_url is not None and data_dir is not None:
         fail("--data-dir: a database URL is given too; leave one out", 2)
-    from store.embedded.errors import EmbeddedError
     from store.embedded.folder import default_data_dir
+    from store.embedded.programs import EmbeddedError
     from store.embedded.running import running_url
 
     # A folder on the command line wins over a URL in the settings.
@@ -110,11 +110,11 @@ def database_of(found: Settings, database_url: str | None, data_dir: Path | None
 
 def user_name(text: str, kind: str = "user") -> str:
     """The name of a user, or of a role, as it is stored; ends the command if it can be none."""
-    from coordinator.login import prepared
+    from coordinator.login import verifiers
 
     try:
-        return prepared.name(text)
-    except prepared.NotPrepared as error:
+        return verifiers.prepared_name(text)
+    except verifiers.NotPrepared as error:
         fail(f"this can be no name of a {kind}: {error}", 2)
 
 

@@ -146,8 +146,8 @@ class _Goals:
         from coordinator.address.addresses import UNANSWERED
         from coordinator.address.dead_letters import read_story
         from coordinator.address.enqueue import terms_of
-        from coordinator.codec.encoding import DecodeError
-        from coordinator.codec.message import examine_head
+        from store.codec.encoding import DecodeError
+        from store.codec.message import examine_head
 
         if self._to is None and self._box == UNANSWERED:
             return "its transaction was rolled back, as no checker has answered; give --to ADDRESS"

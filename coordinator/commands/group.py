@@ -1,18 +1,31 @@
-"""``coordinator group set``."""
+"""``coordinator group list | set``; :mod:`coordinator.commands.seek` has ``seek``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Reason, fail, store
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    Reason,
+    fail,
+    print_json,
+    print_table,
+    store,
+)
 from coordinator.commands.policies import INHERIT, MOST_ATTEMPTS, expiry_policy, retry_policy, said
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-app = typer.Typer(help="Change a consumer group.", no_args_is_help=True)
+app = typer.Typer(help="Look at consumer groups, and change them.", no_args_is_help=True)
+
+_POLICIES = ("on_expiry", "max_attempts", "retry", "own_policies")
 
 Name = Annotated[
     str,
@@ -26,17 +39,56 @@ Name = Annotated[
 def find(connection: Connection, name: str) -> tuple[str, int]:
     """The address of the group ``name``, and the group's id; ends the command if there is none."""
     from coordinator.address.addresses import GROUP_SEPARATOR, shown
-    from store import groups
+    from store import addresses
 
     address, _, group = name.partition(GROUP_SEPARATOR)
-    place = groups.find(connection, address, group)
+    place = addresses.find_group(connection, address, group)
     if place is None:
         fail(f"there is no address {shown(address)}")
     if place.group is None and not group:
         fail(f"{shown(address)} is a topic, which has no default group: name a subscription, {address}::GROUP")
     if place.group is None:
-        fail(f"the address {shown(address)} has no group {shown(group)} (coordinator groups lists those it has)")
+        fail(f"the address {shown(address)} has no group {shown(group)} (coordinator group list has them)")
     return address, place.group
+
+
+@app.command("list")
+def list_(
+    address: Annotated[str | None, typer.Argument(help="Those of this address; all without it.")] = None,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """List the consumer groups with their messages counted, and their policies: their own, or the address's."""
+    from coordinator.address.addresses import shown
+    from store import addresses
+
+    with store(config, database_url, data_dir, work="counting") as connection:
+        if address is not None and addresses.kind_of(connection, address) is None:
+            fail(f"there is no address {shown(address)}")
+        lines = [asdict(group) for group in addresses.all_groups(connection, address)]
+    for line in lines:
+        line["group"] = line.pop("name")
+        line.update(line.pop("counts"))
+    if as_json:
+        print_json(lines)
+    else:
+        print_table(
+            [{**line, "group": line["group"] or "(default)", "moved": _moved(line["seek"])} for line in lines],
+            (*("address", "group", "volatile"), *addresses.STATES, *_POLICIES, "moved"),
+        )
+
+
+def _moved(seek: dict[str, Any] | None) -> str | None:
+    """Where the group was moved to last, and how many messages that concerned."""
+    from store.ids import moment_of
+
+    if seek is None:
+        return None
+    place = moment_of(seek["to_id"]).isoformat(sep=" ", timespec="seconds")
+    state = "" if seek["ended_at"] else " (not finished)"
+    return f"{'back' if seek['back'] else 'forth'} to {place}: {seek['moved']}{state}"
 
 
 @app.command("set")
@@ -65,7 +117,7 @@ def set_(
 ) -> None:
     """Give a group policies of its own, while the service runs; inherit takes one back to that of the address."""
     from coordinator.address.addresses import shown
-    from store import groups
+    from store import addresses
 
     given = {"on_expiry": on_expiry, "max_attempts": max_attempts, "retry": retry}
     changes: dict[str, object] = {}
@@ -76,7 +128,7 @@ def set_(
         fail("give at least one of --on-expiry, --max-attempts and --retry", 2)
     with store(config, database_url, data_dir, reason) as connection:
         address, group = find(connection, name)
-        if not groups.change(connection, address, group, changes):
+        if not addresses.change_group(connection, address, group, changes):
             fail(f"the group {shown(name)} was removed meanwhile")
     typer.echo(f"{shown(name)}: {said(changes)}")
 

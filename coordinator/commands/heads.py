@@ -15,8 +15,8 @@ def whole_head(connection: Connection, half_id: int, head: bytes, size: int) -> 
     """The sections of a message before its body, as far as its first megabytes have them. ``head``: its first octets,
     of ``size`` in all.
     """
-    from coordinator.codec.message import shows_properties
     from store import dead_letters
+    from store.codec.message import shows_properties
 
     while len(head) < min(size, _LONGEST_HEAD) and not shows_properties(head):
         head = dead_letters.message(connection, half_id, 4 * len(head))

@@ -1,9 +1,9 @@
-"""``coordinator history``."""
+"""``coordinator transaction show`` and ``message show``: what became of one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -27,7 +27,7 @@ from coordinator.commands.administration import (
     store,
 )
 from coordinator.commands.reconcile import given_moment
-from coordinator.commands.transactions import read_txn_id
+from coordinator.commands.transactions import TxnId, read_txn_id
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -45,6 +45,14 @@ _OF_JMS = re.compile(r"ID:AMQP_(UUID|ULONG|BINARY|STRING|NO_PREFIX):")
 #: Lives of messages with one message-id.
 _MOST_LIVES = 20
 _COLUMNS = ("at", "what", "message", "group", "detail")
+
+messages = typer.Typer(help="Look at a message.", no_args_is_help=True)
+
+
+@messages.callback()
+def _messages() -> None:
+    pass
+
 
 _Since = Annotated[
     str | None,
@@ -68,24 +76,15 @@ _NoArchive = Annotated[
 ]
 
 
-def history(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="TXN-ID|MESSAGE-ID",
-            help="A txn-id, as the client has it; or the number of a message in the store (half_id in the views, "
-            "id and original-id of a dead letter); or, with --since, the message-id that its client gave it.",
-        ),
-    ],
-    since: _Since = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="With --since: posted before then.")] = None,
+def show_transaction(
+    txn_id: TxnId,
     limit: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=1,
             max=10_000,
-            help="Of a transaction: so many of the messages that it posted, and of the deliveries that it retired.",
+            help="So many of the messages that it posted, and of the deliveries that it retired.",
         ),
     ] = 100,
     archive: _Archive = None,
@@ -95,47 +94,80 @@ def history(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Print what became of a transaction, or of a message: its whole life, as far as it is kept. Times are UTC.
+    """Print the outcome of a transaction, and its life and that of its messages, as far as they are kept. Times are
+    UTC.
 
     What the store has dropped comes from the archive. Exit status: 0 found, 1 nothing is known of it (the line says
     why), 2 that is no id, the store cannot be asked, or a copy in the archive that may have a part of it is missing or
     was changed.
     """
-    if archive is not None and no_archive:
-        fail("--archive, --no-archive: give one of them", 2)
+    wanted = read_txn_id(txn_id)
+    with (
+        store(config, database_url, data_dir, status=2) as connection,
+        _root(connection, archive, no_archive) as root,
+    ):
+        found = _by_txn_id(connection, root, wanted, limit)
+    if as_json:
+        print_json(found.plain())
+    else:
+        _print(found)
+
+
+@messages.command("show")
+def show_message(
+    message: Annotated[
+        str,
+        typer.Argument(
+            metavar="MESSAGE",
+            help="The number of a message in the store (half_id in the views, id and original-id of a dead letter); "
+            "or, with --since, the message-id that its client gave it.",
+        ),
+    ],
+    since: _Since = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="With --since: posted before then.")] = None,
+    archive: _Archive = None,
+    no_archive: _NoArchive = False,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Print what became of a message: its whole life, as far as it is kept. Times are UTC.
+
+    Archive and exit status: as of coordinator transaction show.
+    """
     if since is None and until is not None:
         fail("--until: give --since, too; together they say where to look for a client's message-id", 2)
-    look = _look_for(what, since, until, limit)
-    work: Work = "brief" if since is None else "long"
+    bounds = None if since is None else _bounds(since, until)
+    half_id = 0 if bounds is not None else _number(message)
+    work: Work = "brief" if bounds is None else "long"
     with (
         store(config, database_url, data_dir, work=work, status=2) as connection,
         _root(connection, archive, no_archive) as root,
     ):
-        found = look(connection, root)
+        if bounds is None:
+            found = [_by_half_id(connection, root, half_id)]
+        else:
+            found = _by_message_id(connection, root, message, *bounds)
     if as_json:
-        print_json([line.plain() for line in found] if since is not None else found[0].plain())
+        print_json([line.plain() for line in found] if bounds is not None else found[0].plain())
         return
     for number, line in enumerate(found):
         typer.echo("\n" if number else "", nl=False)
         _print(line)
 
 
-def _look_for(
-    what: str, since: str | None, until: str | None, limit: int
-) -> Callable[[Connection, Path | None], list[Timeline]]:
-    """How to look for it, with the store and the folder of the archive; ends the command, with 2, if it is no id."""
-    if since is not None:
-        bounds = _bounds(since, until)
-        return lambda connection, root: _by_message_id(connection, root, what, *bounds)
-    if what.isascii() and what.isdigit() and len(what) <= _LONGEST_ID and int(what) < 1 << 63:
-        return lambda connection, root: [_by_half_id(connection, root, int(what))]
-    txn_id = read_txn_id(what, "TXN-ID|MESSAGE-ID", ", the number of a message, or --since with its message-id")
-    return lambda connection, root: [_by_txn_id(connection, root, txn_id, limit)]
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_ID and int(text) < 1 << 63):
+        fail(f"MESSAGE: expected the number of a message, or --since with its message-id, not {text[:80]!r}", 2)
+    return int(text)
 
 
 @contextmanager
 def _root(connection: Connection, given: Path | None, off: bool) -> Iterator[Path | None]:
     """The folder of the archive; None: it is not read. What is wrong with the archive ends the command with 2."""
+    if given is not None and off:
+        fail("--archive, --no-archive: give one of them", 2)
     from store.archive import days
     from store.archive.copies import ArchiveUnusable
 
@@ -222,7 +254,7 @@ def _by_message_id(
 
     bare = _OF_JMS.sub("", text, count=1)
     if not bare:
-        fail(f"MESSAGE-ID: expected the message-id that a client gave, not {text!r}", 2)
+        fail(f"MESSAGE: expected the message-id that a client gave, not {text!r}", 2)
     known.begin(connection)
     archive = Archived(connection, root)
     candidates = known.having(connection, _octets(bare), since, until, archive)
@@ -266,9 +298,9 @@ def _says(connection: Connection, message: Message, message_id: str) -> bool:
     """Whether the message has this message-id, and not the text elsewhere. Of one in the archive its head is all that
     is looked at.
     """
-    from coordinator.codec.encoding import DecodeError
-    from coordinator.codec.message import PROPERTIES, fields_of, sections
     from coordinator.commands.heads import whole_head
+    from store.codec.encoding import DecodeError
+    from store.codec.message import PROPERTIES, fields_of, sections
 
     with suppress(DecodeError):
         whole = message.head
@@ -290,7 +322,7 @@ def _written(value: object, message_id: str) -> bool:
 def _print(line: Timeline) -> None:
     from coordinator.commands.events import lines
 
-    print_pairs({"transaction": line.txn_id or "none: posted outside transactions", "outcome": line.outcome})
+    print_pairs(line.head())
     typer.echo("")
     print_table(list(lines(line.sorted())), _COLUMNS)
     for note in line.notes:

@@ -9,7 +9,7 @@ from coordinator.commands.administration import Config, DatabaseUrl, DataDir, da
 
 def maintain(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
     """Do once what a service whose role owns the store does every ten minutes: make the partitions of the coming days,
-    drop old days, forget what is old. For a timer, where the service's role owns nothing (coordinator grant-roles); the
+    drop old days, forget what is old. For a timer, where the service's role owns nothing (coordinator role grant); the
     owner of the store runs it.
     """
     from coordinator.commands import maintenance

@@ -9,9 +9,10 @@ from datetime import timedelta
 
 import structlog
 
+from coordinator.address.addresses import UNUSED
 from coordinator.commands import held_up
 from coordinator.process import logs
-from coordinator.process.supervising import Handed
+from coordinator.process.children import Handed
 from coordinator.process.supervisor import make_days
 from coordinator.settings import RetentionSettings, Settings
 from store import audit, removal, retention, roles
@@ -46,7 +47,7 @@ def maintain(settings: Settings, database_url: str) -> int:
                 told = audit.forget(connection, timedelta(hours=settings.retention.audit_hours)) if owner else 0
                 swept = removal.sweep(connection)
                 forgotten = retention.forget(connection, timedelta(hours=settings.retention.inbox_hours))
-                unused = removal.remove_unused(connection, timedelta(hours=settings.addresses.unused_hours))
+                unused = removal.remove_unused(connection, UNUSED)
     except StoreError as error:
         _log.warning("the store was not maintained", reason=str(error))
         return 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from coordinator.process import logs
+from coordinator.process.children import Handed
 from coordinator.process.measuring import Measuring
-from coordinator.process.supervising import Handed
 
 
 def measure(handed: Handed) -> int:

@@ -1,4 +1,4 @@
-"""``coordinator grant``, ``revoke``, ``who-can`` and ``permissions``."""
+"""``coordinator permission grant | revoke | list``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from store.permissions import Grantee, PermissionLine, Verb
 
+app = typer.Typer(help="What users may do, and who may do what.", no_args_is_help=True)
+
 #: characters of an address, the separator, and a group
 _LONGEST_PATTERN = 2050
 
@@ -51,6 +53,7 @@ OfRole = Annotated[
 ]
 
 
+@app.command()
 def grant(
     verbs: Verbs,
     pattern: Pattern,
@@ -71,6 +74,7 @@ def grant(
     typer.echo(f"{_name(grantee)} may {', '.join(wanted)}: {pattern}")
 
 
+@app.command()
 def revoke(
     verbs: Verbs,
     pattern: Pattern,
@@ -92,39 +96,38 @@ def revoke(
     typer.echo(f"revoked {found}")
 
 
-def who_can(
-    verb: Annotated[str, typer.Argument(metavar="VERB", help="send, receive, browse, create, check or manage.")],
-    address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="Of an address, ADDRESS::GROUP, or to check a producer group.")
-    ],
+@app.command("list")
+def list_(
+    who: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--who",
+            metavar="VERB ADDRESS",
+            help="Only who may do this, user by user, each with the permission that says so: send, receive, browse, "
+            "create, check or manage, and an address, ADDRESS::GROUP, or to check a producer group.",
+        ),
+    ] = None,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """List who may do this, each with the permission that says so."""
-    from store import permissions
-
-    wanted = _verbs(verb)
-    if len(wanted) != 1:
-        fail("VERB: expected one of " + ", ".join(permissions.Verb), 2)
-    with store(config, database_url, data_dir) as connection:
-        rows = list(_who(connection, wanted[0], address))
-    print_rows(rows, ("user", "role", "pattern"), as_json=as_json)
-
-
-def list_(
-    as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
-) -> None:
     """List all permissions."""
     from store import permissions
 
+    if who is not None and len(_verbs(who[0])) != 1:
+        fail("--who: expected one of " + ", ".join(permissions.Verb), 2)
     with store(config, database_url, data_dir) as connection:
-        rows = [asdict(each) for each in permissions.list_all(connection)]
-    print_rows(rows, ("user", "role", "verb", "pattern", "granted_at"), as_json=as_json)
+        if who is not None:
+            columns: tuple[str, ...] = ("user", "role", "pattern")
+            rows: list[dict[str, object]] = list(_who(connection, _verbs(who[0])[0], who[1]))
+        else:
+            columns = ("user", "role", "verb", "pattern", "granted_at")
+            rows = [asdict(each) for each in permissions.list_all(connection)]
+    print_rows(rows, columns, as_json=as_json)
 
 
-def _who(connection: Connection, verb: Verb, name: str) -> Iterator[dict[str, str | None]]:
+def _who(connection: Connection, verb: Verb, name: str) -> Iterator[dict[str, object]]:
     """A line for each user and permission. A role that no user has, such as anonymous, has a line of its own."""
     from coordinator.address.permissions import ANYTHING, Rights
     from store import permissions

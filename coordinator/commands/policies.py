@@ -17,10 +17,10 @@ MOST_RETENTION_HOURS = 876_000
 
 def retry_policy(text: str) -> str:
     """As it is stored; ends the command if ``text`` is none."""
-    from coordinator.retries import RetryInvalid, parse
+    from coordinator.group.policies import RetryInvalid, parse_retry
 
     try:
-        return parse(text).text
+        return parse_retry(text).text
     except RetryInvalid as error:
         fail(f"--retry: {error}", 2)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from store.repairs import Repair, Verdict
 
 #: What a report suggests where the book has decided (R22): the decision is in it.
-_RESOLVE = re.compile(r"coordinator resolve ([0-9a-f-]{36}) --(commit|rollback) ")
+_RESOLVE = re.compile(r"coordinator transaction resolve ([0-9a-f-]{36}) --(commit|rollback) ")
 #: Kind, and what is suggested.
 Alike = tuple[str, str]
 

@@ -73,10 +73,10 @@ def serve(
 def _run(checked: Settings) -> int:
     from coordinator.commands.maintenance import maintenance
     from coordinator.commands.metrics import measure
-    from coordinator.commands.watch import watch
+    from coordinator.commands.recover import recover
     from coordinator.commands.worker import work
     from coordinator.process import logs, privileges
-    from coordinator.process.supervising import Programs
+    from coordinator.process.children import Programs
     from coordinator.process.supervisor import Supervisor
 
     logs.configure(checked.log)
@@ -86,4 +86,4 @@ def _run(checked: Settings) -> int:
         privileges.become(checked.run_as)
     except privileges.CannotBecome as error:
         fail(str(error), 2)
-    return Supervisor(checked, Programs(worker=work, watch=watch, maintenance=maintenance, metrics=measure)).run()
+    return Supervisor(checked, Programs(worker=work, recovery=recover, maintenance=maintenance, metrics=measure)).run()

@@ -17,10 +17,10 @@ _AGAIN_SECONDS = 0.01
 
 @contextmanager
 def stopped_by_name() -> Iterator[None]:
-    """The first of :data:`spark.ending.SIGNALS` ends the command with 128 and its number, as 1 would mean findings;
+    """The first of :data:`spark.java.SIGNALS` ends the command with 128 and its number, as 1 would mean findings;
     what comes after it, while things are put away, is ignored. What was ignored before stays so (``nohup``).
     """
-    from spark.ending import SIGNALS
+    from spark.java import SIGNALS
 
     stop = _Stop()
     tell = sys.unraisablehook

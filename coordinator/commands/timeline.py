@@ -1,10 +1,12 @@
-"""The life of a transaction, or of a message, as a list of events: what ``coordinator history`` prints."""
+"""The life of a transaction, or of a message, as a list of events: what ``coordinator transaction show`` and
+``message show`` print.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -16,6 +18,7 @@ from store import history, reasons, retention, traces
 from store.archive.reading import Archived
 from store.dead_letters import REPLAYED
 from store.ids import declared_at, moment_of
+from store.undecided import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +56,8 @@ class Timeline:
 
     txn_id: UUID | None
     outcome: str
+    #: of a transaction that was asked for by its id
+    summary: Outcome | None = None
     now: datetime
     archive: Archived
     events: list[Event] = field(default_factory=list)
@@ -65,7 +70,16 @@ class Timeline:
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
         events = [{**event._asdict(), "at": event.at.astimezone(UTC)} for event in self.sorted()]
-        return {"txn_id": self.txn_id, "outcome": self.outcome, "events": events, "notes": self.notes}
+        head = {"txn_id": self.txn_id, "outcome": self.outcome} if self.summary is None else asdict(self.summary)
+        return {**head, "events": events, "notes": self.notes}
+
+    def head(self) -> dict[str, Any]:
+        """As a terminal has it, above the events."""
+        if self.summary is None:
+            return {"transaction": self.txn_id or "none: posted outside transactions", "outcome": self.outcome}
+        # the store writes no reason where a client has discharged it
+        why = reasons.DISCHARGED if self.summary.decided_at and self.summary.reason is None else self.summary.reason
+        return {**asdict(self.summary), "reason": why}
 
 
 def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path | None = None) -> Timeline | None:
@@ -82,6 +96,7 @@ def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path |
         return None
     outcome = "undecided" if decided is None else decided.decision
     line = Timeline(txn_id=txn_id, outcome=outcome, now=now, archive=archive)
+    line.summary = outcome_of(connection, txn_id) or _archived_outcome(txn_id, decided)
     _add_transaction(connection, line, txn_id, decided, row)
     if decided is not None:
         _add_retired(connection, line, txn_id, decided, most)
@@ -93,6 +108,22 @@ def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path |
     _add_set_aside(connection, line, decided, txn_id.bytes, most)
     _note_archive(line)
     return line
+
+
+def _archived_outcome(txn_id: UUID, decided: Decided | None) -> Outcome | None:
+    """Without the names of the addresses, which the events have."""
+    if decided is None:
+        return None
+    return Outcome(
+        txn_id=txn_id,
+        outcome=decided.decision,
+        reason=decided.reason,
+        declared_at=declared_at(txn_id.bytes),
+        decided_at=decided.decided_at,
+        posted=decided.posted,
+        retired=len(decided.retired),
+        instance_id=decided.instance_id,
+    )
 
 
 def of_message(connection: Connection, half_id: int, root: Path | None = None) -> Timeline | None:
@@ -212,7 +243,7 @@ def _add_undecided(line: Timeline, txn_id: UUID, row: dict[str, Any]) -> None:
         waits = (
             f"no answer to {checks} of {most} checks; rolls back at {said(due)}, or is checked anew by: coordinator "
         )
-        waits += f"resume {txn_id}"
+        waits += f"transaction resume {txn_id}"
     elif due <= line.now:
         waits = f"{checks} of {most} checks sent; the next waits since {said(due)} for a checker with credit"
     else:

@@ -1,4 +1,4 @@
-"""``coordinator transactions``, ``outcome``, ``resolve`` and ``resume``."""
+"""``coordinator transaction list | resolve | resume``; :mod:`coordinator.commands.history` has ``show``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from coordinator.commands.administration import (
     Reason,
     fail,
     print_json,
-    print_pairs,
     print_rows,
     store,
 )
@@ -31,10 +30,8 @@ TxnId = Annotated[
 ]
 
 
-def read_txn_id(value: str, name: str = "TXN-ID", others: str = "") -> UUID:
-    """The txn-id that ``value``, the argument ``name``, stands for; ends the command if it is none. ``others``: what
-    else is expected.
-    """
+def read_txn_id(value: str) -> UUID:
+    """The txn-id that the argument stands for; ends the command if it is none."""
     # Clients print binary ids in many ways: AMQP 1.0 tools with a 0x, Java with colons.
     digits = value.removeprefix("0x").replace("-", "").replace(":", "")
     try:
@@ -42,10 +39,10 @@ def read_txn_id(value: str, name: str = "TXN-ID", others: str = "") -> UUID:
             raise ValueError
         return UUID(bytes=bytes.fromhex(digits))
     except ValueError:
-        fail(f"{name}: expected 32 hexadecimal digits{others}, not {value[:80]!r}", 2)
+        fail(f"TXN-ID: expected 32 hexadecimal digits, not {value[:80]!r}", 2)
 
 
-def transactions(
+def list_(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
     """List the undecided transactions, oldest first: age, owner, and for how long one waits for a checker."""
@@ -54,43 +51,6 @@ def transactions(
     with store(config, database_url, data_dir) as connection:
         lines = [asdict(line) for line in undecided.all_undecided(connection)]
     print_rows(lines, _COLUMNS, as_json=as_json)
-
-
-def outcome(
-    txn_id: TxnId,
-    as_json: Json = False,
-    database_url: DatabaseUrl = None,
-    data_dir: DataDir = None,
-    config: Config = None,
-) -> None:
-    """Print the outcome of a transaction.
-
-    Exit status: 0 found, 1 nothing is known of it (the line says why), 2 that is no id, or the store cannot be asked.
-    """
-    wanted = read_txn_id(txn_id)
-    from store import retention, undecided
-    from store.ids import declared_at
-    from store.reasons import DISCHARGED
-
-    with store(config, database_url, data_dir, status=2) as connection:
-        found = undecided.outcome_of(connection, wanted)
-        kept_since = retention.decisions_kept_since(connection)
-    if found is None:
-        if kept_since is not None and declared_at(wanted.bytes) < kept_since:
-            fail(
-                f"transaction {wanted} is not known any more: it was declared before "
-                f"{kept_since.isoformat(timespec='minutes')}, and decisions are kept from then on"
-            )
-        fail(
-            f"transaction {wanted} is not known: it was never declared here, did no work, "
-            "is younger than a moment, or its decision is older than what is kept"
-        )
-    if as_json:
-        print_json(asdict(found))
-    else:
-        # the store writes no reason where a client has discharged it
-        why = DISCHARGED if found.decided_at is not None and found.reason is None else found.reason
-        print_pairs({**asdict(found), "reason": why})
 
 
 def resolve(

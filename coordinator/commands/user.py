@@ -1,11 +1,11 @@
-"""``coordinator user add | list | password | role | disable | enable | remove``."""
+"""``coordinator user add | list | set | remove``."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,11 +20,6 @@ from coordinator.commands.administration import (
     store,
     user_name,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy import Connection
 
 app = typer.Typer(help="Users that clients log in as.", no_args_is_help=True)
 
@@ -84,79 +79,58 @@ def list_(
     print_rows(rows, ("name", "disabled_at", "password_set_at", "created_at", "roles"), as_json=as_json)
 
 
-@app.command()
-def password(
+@app.command("set")
+def set_(
     name: Name,
-    password_file: PasswordFile = None,
+    password: Annotated[bool, typer.Option("--password", help="Another password, which is asked for.")] = False,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Another password, from the first line of this file, - for the standard input. Connections stay.",
+        ),
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option(metavar="ROLE", help="Have a role, and with it what is granted to the role.")
+    ] = None,
+    without_role: Annotated[str | None, typer.Option(metavar="ROLE", help="Have this role no more.")] = None,
+    disable: Annotated[
+        bool, typer.Option("--disable", help="May not log in any more; its connections are closed.")
+    ] = False,
+    enable: Annotated[bool, typer.Option("--enable", help="May log in again, with the password that it had.")] = False,
     reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Give a user another password. Connections that it has stay; new ones need the new password at once."""
+    """Change one thing of a user, while the service runs. It counts at once.
+
+    A role is a name for permissions that several users have.
+    """
     from coordinator.login import verifiers
-    from store import users
+    from store import permissions, users
 
+    given = [password, password_file is not None, role is not None, without_role is not None, disable, enable]
+    if given.count(True) != 1:
+        fail("give one of --password, --password-file, --role, --without-role, --disable and --enable", 2)
     name = user_name(name)
-    made = verifiers.new(_password(password_file))
-    _change(
-        name,
-        lambda connection, name: users.set_verifiers(connection, name, made),
-        config,
-        database_url,
-        data_dir,
-        reason,
-    )
-    typer.echo(f"{name}: has a new password")
-
-
-@app.command()
-def role(
-    name: Name,
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="A name for permissions that several users have.")],
-    remove: Annotated[bool, typer.Option("--remove", help="Take the role from the user.")] = False,
-    reason: Reason = None,
-    database_url: DatabaseUrl = None,
-    data_dir: DataDir = None,
-    config: Config = None,
-) -> None:
-    """Give a user a role, and with it what is granted to the role. It counts at once."""
-    from store import permissions
-    from store.tables import ANONYMOUS
-
-    name, role = user_name(name), user_name(role, "role")
-    if role == ANONYMOUS:
-        fail(f"the role {ANONYMOUS} is that of clients without a login; no user has it", 2)
+    having = _role(role if without_role is None else without_role)
+    made = verifiers.new(_password(password_file)) if password or password_file is not None else {}
     with store(config, database_url, data_dir, reason) as connection:
-        if remove and not permissions.take_role(connection, name, role):
-            fail(f"there is no user {name} with the role {role}")
-        if not remove and not permissions.give_role(connection, name, role):
-            fail(f"there is no user {name}")
-    typer.echo(f"{name}: {'without' if remove else 'has'} the role {role}")
-
-
-@app.command()
-def disable(
-    name: Name, reason: Reason = None, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
-) -> None:
-    """A user may not log in any more, and its connections are closed."""
-    from store import users
-
-    name = user_name(name)
-    _change(name, users.disable, config, database_url, data_dir, reason)
-    typer.echo(f"{name}: disabled")
-
-
-@app.command()
-def enable(
-    name: Name, reason: Reason = None, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
-) -> None:
-    """A user may log in again, with the password that it had."""
-    from store import users
-
-    name = user_name(name)
-    _change(name, users.enable, config, database_url, data_dir, reason)
-    typer.echo(f"{name}: enabled")
+        if disable or enable:
+            done, said = (
+                (users.disable if disable else users.enable)(connection, name),
+                "disabled" if disable else "enabled",
+            )
+        elif role is not None:
+            done, said = permissions.give_role(connection, name, having), f"has the role {having}"
+        elif without_role is not None:
+            done, said = permissions.take_role(connection, name, having), f"without the role {having}"
+        else:
+            done, said = users.set_verifiers(connection, name, made), "has a new password"
+    if not done:
+        fail(f"there is no user {name}" + (f" with the role {having}" if without_role is not None else ""))
+    typer.echo(f"{name}: {said}")
 
 
 @app.command()
@@ -167,32 +141,30 @@ def remove(
     from store import users
 
     name = user_name(name)
-    _change(name, users.remove, config, database_url, data_dir, reason)
+    with store(config, database_url, data_dir, reason) as connection:
+        if not users.remove(connection, name):
+            fail(f"there is no user {name}")
     typer.echo(f"removed the user {name}")
 
 
-def _change(
-    name: str,
-    change: Callable[[Connection, str], bool],
-    config: Config,
-    database_url: DatabaseUrl,
-    data_dir: DataDir,
-    reason: Reason,
-) -> None:
-    """Make the change to the user; ends the command if there is none."""
-    with store(config, database_url, data_dir, reason) as connection:
-        if not change(connection, name):
-            fail(f"there is no user {name}")
+def _role(text: str | None) -> str:
+    """The name of a role that users can have; ends the command if it is none."""
+    from store.tables import ANONYMOUS
+
+    name = "" if text is None else user_name(text, "role")
+    if name == ANONYMOUS:
+        fail(f"the role {ANONYMOUS} is that of clients without a login; no user has it", 2)
+    return name
 
 
 def _password(file: Path | None) -> str:
     """The password of the file, or of the terminal, twice; ends the command if it can be none."""
-    from coordinator.login import prepared
+    from coordinator.login import verifiers
 
     text = _asked() if file is None else _read(file)
     try:
-        return prepared.new_password(text)
-    except prepared.NotPrepared as error:
+        return verifiers.new_password(text)
+    except verifiers.NotPrepared as error:
         fail(f"this can be no password: {error}", 2)
 
 

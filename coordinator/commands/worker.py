@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import structlog
 
-from coordinator.process import logs, supervising
-from coordinator.process.supervising import Handed
+from coordinator.process import children, logs
+from coordinator.process.children import Handed
 from links import worker
 from store.errors import SchemaMismatch
 
@@ -18,4 +18,4 @@ def work(handed: Handed) -> int:
     except SchemaMismatch as error:
         # Another start would fail as well.
         structlog.get_logger().error("cannot work", reason=str(error))
-        return supervising.UNFIT
+        return children.UNFIT

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError, pairs, scalar_of
-from coordinator.codec.message import merge_maps
 from coordinator.group.entries import now_micros
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.lanes import GroupedEntry
 from coordinator.outcomes import ACCEPTED, FAILED, LOST, RETURNED, Kind
+from store.codec.encoding import DecodeError, pairs, scalar_of
+from store.codec.message import merge_maps
 from store.commit.checkable import Retired
 from store.commit.terms import BEFORE
 
@@ -165,7 +165,7 @@ def settle(entry: Entry) -> None:
         queue.done_with(entry)
         queue.failed()
     elif outcome.retry_at:
-        queue.note_refused(entry)
+        queue.refused.remember(entry)
         queue.done_with(entry)
         queue.home.later(outcome.retry_at)
     else:
@@ -245,7 +245,7 @@ def decided_elsewhere(entry: Entry) -> None:
     if outcome.dead or outcome.kind is Kind.REJECTED:
         queue.failed()
     elif outcome is not ACCEPTED:
-        queue.note_refused(entry)
+        queue.refused.remember(entry)
         queue.in_store(entry.id, entry.priority)
 
 

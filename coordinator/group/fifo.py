@@ -21,7 +21,7 @@ few entries at a time. Nothing here walks through a backlog.
 
 Memory is bounded by the window of the queue: when it is full, entries of groups whose consumer has no room are yielded
 to the store, in favour of groups that consumers have room for; and so are those of groups whose first message all with
-room have refused (:mod:`coordinator.group.lanes`).
+room have refused (:mod:`coordinator.group.refused`), which keep their claim while they stand aside.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from coordinator.group.lanes import LOWEST, GroupedEntry, Lane, MessageGroup, RefusedGroups, first_for
-from coordinator.group.loading import LOAD_RETRY_SECONDS, stored_attempts
+from coordinator.group.lanes import LOWEST, GroupedEntry, Lane, MessageGroup, first_for
 from coordinator.group.queues import Queue
+from coordinator.group.units import LOAD_RETRY_SECONDS, stored_attempts
 from coordinator.group.window import LOW_WATER_SLACK, next_whole_look
 from coordinator.outcomes import UNTRANSFERRED
 from coordinator.transitions import BACK
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
     from coordinator.group.entries import Consumer, Entry
     from coordinator.group.policies import Policies
-    from coordinator.group.queues import Home
+    from coordinator.group.serving import Queues
     from coordinator.instance import Instance
     from store.commit.batch import Batch
     from store.commit.terms import Terms
@@ -70,12 +69,13 @@ class Claims:
     ``more``: the store may have groups that are not known here, from the cursor on or, by later news, anywhere.
     """
 
-    __slots__ = ("_cursor", "_queue", "_scan_version", "_version", "more", "news", "refused")
+    __slots__ = ("_cursor", "_queue", "_scan_version", "_version", "away", "more", "news")
 
     def __init__(self, queue: FifoQueue) -> None:
         self._queue = queue
-        self.refused = RefusedGroups(queue)
         self.news: dict[int, None] = {}
+        #: of groups that were given up as all have refused them: others may have them until the queue looks again
+        self.away: set[int] = set()
         self.more = True
         self._version = self._scan_version = 0
         self._cursor = LOWEST
@@ -99,8 +99,8 @@ class Claims:
         claimed: list[int] = []
         for key in sorted(keys):  # as other instances claim them: else two could wait for each other
             del self.news[key]
-            if key in self.refused.away:
-                continue  # looked for later: others may have it now
+            if key in self.away:
+                continue
             if key > 0:
                 self._know(key)
             else:
@@ -169,7 +169,7 @@ class Claims:
                 continue
             queue.resting.pop(group.key, None)
             queue.free.hungry.pop(group.key, None)
-            self.refused.aside.pop(group.key, None)
+            queue.comes_from_aside(group)
             del queue.groups[group.key]
             if group.more and again:
                 self.look_anywhere()
@@ -189,7 +189,7 @@ _FEW = 100
 
 
 class Reading:
-    """Implements :class:`coordinator.group.window.Loader`."""
+    """How far the message groups of a fifo queue are read."""
 
     __slots__ = ("_doubt", "_found", "_queue", "_turn", "_unsure", "_whole_at")
 
@@ -216,7 +216,7 @@ class Reading:
         known = len(queue.free.hungry)
         if not wanted:  # else no consumer with room may have what is ready (undeliverable-here)
             known += sum(group.ticket == ticket for _, ticket, group in queue.free.ready)
-        most = min(ahead - known, queue.instance.limits.window_messages - queue.ready, MOST_GROUPS)
+        most = min(ahead - known, queue.instance.bounds.window_messages - queue.ready, MOST_GROUPS)
         for _ in range(2):
             self._turn = not self._turn
             if self._turn:
@@ -230,7 +230,7 @@ class Reading:
         queue = self._queue
         if not wanted:
             return False
-        window = queue.instance.limits.window_messages
+        window = queue.instance.bounds.window_messages
         memory = queue.instance.memory
         if window - queue.ready < min(wanted, _FEW, window // 4) or queue.window_octets >= memory.window_bytes:
             self._make_room()
@@ -270,7 +270,7 @@ class Reading:
         queue = self._queue
         if isinstance(answer, StoreError):  # some may be leased, and are not known here
             self._doubt = groups
-            queue.instance.loop.call_later(loading.LOAD_RETRY_SECONDS, lambda: loading.reclaim(queue, self))
+            queue.instance.loop.call_later(LOAD_RETRY_SECONDS, lambda: queue.reclaim(self.load_ended))
             return
         queue.asking = False
         of = {group.key: group for group in groups}
@@ -281,7 +281,7 @@ class Reading:
             entry = queue.entry_kind(queue, *row[:10])
             assert isinstance(entry, GroupedEntry)
             entry.group, entry.out, entry.coming = group, False, False
-            entry.refused_by = queue.refused.pop(entry.half_id, ())
+            queue.refused.recall(entry)
             queue.held[entry.id] = entry
             queue.keep(entry)
             came[group.key] += 1
@@ -358,21 +358,23 @@ class Reading:
             if group.ready and (consumer := group.lane.consumer) is not None and consumer.room <= 0
         ]
         queue.empty(blocked)
-        queue.claims.refused.stand_aside()
+        queue.let_refused_stand_aside()
 
 
 #: groups whose claim is kept while nothing of them is there
 _MOST_IDLE = 1000
 #: keys of groups with something new that are remembered one by one
 _MOST_NEWS = 2000
+#: what has expired and holds up its group is looked for no later than this, in microseconds
+_LONGEST_MICROS = 10_000_000
 
 
 class FifoQueue(Queue):
     """As :class:`Queue`; the windows are not used, nor is the group ever held whole."""
 
     __slots__ = (
-        "_octets", "_tickets", "_yielding", "asking", "claims", "free", "groups", "lanes", "reading", "ready",
-        "resting", "strange",
+        "_leaving", "_looks_at", "_octets", "_tickets", "_yielding", "asking", "claims", "free", "groups", "lanes",
+        "reading", "ready", "resting", "strange",
     )  # fmt: skip
 
     entry_kind = GroupedEntry
@@ -380,7 +382,7 @@ class FifoQueue(Queue):
     def __init__(
         self,
         instance: Instance,
-        home: Home,
+        home: Queues,
         group_id: int,
         address_id: int,
         name: str,
@@ -405,6 +407,10 @@ class FifoQueue(Queue):
         self._yielding: dict[int, MessageGroup] = {}
         #: how many entries are on their way to the store that were leased for a load whose answer was lost
         self.strange = 0
+        #: groups that all have refused, and that are given up as soon as the store has their entries
+        self._leaving: dict[int, MessageGroup] = {}
+        #: when to look for what has expired and holds up its group, in microseconds since 2000; 0: there is none
+        self._looks_at = 0
 
     # -- entries arriving
 
@@ -552,7 +558,7 @@ class FifoQueue(Queue):
         self.ready += 1
         self._octets += entry.size
         if entry.refused_by:
-            self.claims.refused.held_up(entry)
+            self._look_when_expired(entry)
 
     def _next(self, group: MessageGroup) -> GroupedEntry:
         entry = heappop(group.ready)
@@ -614,7 +620,7 @@ class FifoQueue(Queue):
                 group.came_back(each)
                 self.place(group)
         self.reading.yielded()
-        self.claims.refused.yielded()
+        self._give_up()
         for browser in self.browsers:
             browser.came()
         self.touch()
@@ -633,7 +639,7 @@ class FifoQueue(Queue):
             del self.consumers[consumer]
             self.takers.remove(consumer)
         if not self.consumers:
-            self.refused.clear()
+            self.refused.forget_all()
         self.touch()
 
     def _let_go(self) -> None:
@@ -648,7 +654,8 @@ class FifoQueue(Queue):
         if self.consumers:
             active = self._hand_out()
             if active:
-                self.claims.refused.taken_back()
+                if self.refused.wanted:
+                    self._take_back_refused()
                 self.reading.ask()
             if not self.asking and not self.returning:
                 for consumer in self.takers.draining():
@@ -664,7 +671,9 @@ class FifoQueue(Queue):
         if len(self.resting) > _MOST_IDLE:
             self.claims.release(list(islice(self.resting.values(), MOST_GROUPS)))
         if self.instance.peers and self.groups:
-            self.surplus.look()
+            self._offer_surplus()
+            if self.ready or self.refused.aside:
+                self.refused.offer_soon()
         for browser in self.browsers:
             browser.advance()
 
@@ -702,13 +711,108 @@ class FifoQueue(Queue):
 
     def give_surplus(self) -> None:
         """Yield to the store what no consumer here has had room for, and release claims that are of no use here."""
+        self.surplus_due = False
         if not self.instance.peers:
             return
         free = [group for group in self.groups.values() if group.lane is self.free]
         if self.wanted():
             self.claims.release([group for group in free if group.key in self.resting])
-            self.claims.refused.offer()
         else:
             self.empty(free)
             self.claims.release(free)
+        self.touch()
+
+    # -- groups whose first entry all with room have refused (:mod:`coordinator.group.refused`)
+
+    def refused_by(self, keys: set[int]) -> list[Entry]:
+        aside: list[Entry] = []
+        here: list[Entry] = []
+        for group in self.groups.values():
+            if group.coming:
+                continue
+            if group.aside is not None:
+                aside.append(group.aside)
+            elif group.lane is self.free and group.ready and not group.loading:
+                here.append(group.ready[0])
+        return [entry for entry in (*aside, *here) if keys.issubset(entry.refused_by)]
+
+    def let_refused_stand_aside(self) -> None:
+        """They may be in the way: their entries go to the store, and the groups stay claimed."""
+        keys = {consumer.key for consumer in self.takers}
+        refused = self.refused_by(keys) if keys else []
+        firsts = [entry for entry in refused if entry.id not in self.refused.aside][: self.refused.room]
+        groups = self._groups_of(firsts)
+        for group in groups:
+            group.aside = group.ready[0]
+        self.empty(groups)
+        self.refused.stand_aside(firsts)
+
+    def comes_from_aside(self, group: MessageGroup) -> None:
+        if group.aside is not None:
+            self.refused.aside.pop(group.aside.id, None)
+            group.aside = None
+
+    def offer(self, entries: Sequence[Entry]) -> None:
+        """Yield their groups to the store, and give them up, for other instances."""
+        groups = self._groups_of(entries)
+        for group in groups:
+            group.aside = None
+        self._leaving.update((group.key, group) for group in groups)
+        self.claims.away.update(self._leaving)
+        self.empty(groups)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Those of which the store has all."""
+        gone = [group for group in self._leaving.values() if not group.coming]
+        if gone:
+            for group in gone:
+                del self._leaving[group.key]
+            self.claims.release(gone, again=False)
+            if not self._leaving:
+                self.refused.offered()
+
+    def look_again(self, lowest: int) -> None:
+        self.claims.away.clear()
+        self.claims.look_anywhere()
+        self.touch()
+
+    def _take_back_refused(self) -> None:
+        """A consumer that has room may take some: read some again, and look for what was given up."""
+        self.refused.look_again()
+        if self.refused.aside and not self.free.hungry:
+            keys = {consumer.key for consumer in self.takers}
+            some = (entry for entry in self.refused.aside.values() if not keys.issubset(entry.refused_by))
+            groups = self._groups_of(list(islice(some, _FEW)))
+            if not groups:
+                self.refused.keys |= keys
+            for group in groups:
+                self.comes_from_aside(group)
+                self.place(group)
+
+    @staticmethod
+    def _groups_of(entries: Sequence[Entry]) -> list[MessageGroup]:
+        return [entry.group for entry in entries if isinstance(entry, GroupedEntry)]
+
+    def _look_when_expired(self, first: GroupedEntry) -> None:
+        """It may be the first of its group, and some have refused it: look at the group when its life is over (P12)."""
+        if first.expires and not 0 < self._looks_at <= first.expires:
+            now = now_micros()
+            self._looks_at = min(first.expires, now + _LONGEST_MICROS)
+            self.instance.loop.call_later(max(0, self._looks_at - now) / 1e6, self._look_for_expired)
+
+    def _look_for_expired(self) -> None:
+        now = now_micros()
+        if not 0 < self._looks_at <= now:
+            return
+        self._looks_at = 0
+        for group in self.groups.values():
+            first = group.aside or (group.ready[0] if group.ready else None)
+            if first is None or not first.refused_by:
+                continue
+            if first.expires > now:
+                self._look_when_expired(first)
+            elif first.expires and group.aside:
+                self.comes_from_aside(group)
+                self.place(group)
         self.touch()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Consumer
 
 
-class Takers:
+class ReadyConsumers:
     """``wanted``: entries that all of them have room for, as far as they have said."""
 
     __slots__ = ("_changed", "_draining", "_rooms", "_wanted")

@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
 #: For so long after a notice of an application it is looked again, at intervals that double from the first one: others
-#: whose commits were under way with it give none (store/application/outbox.py).
+#: whose commits were under way with it give none (store/sql/application.sql).
 _AFTER_NOTICE_SECONDS = 0.5
 _FIRST_INTERVAL_SECONDS = 0.01
 #: For so long another instance may have the turn without giving a place: it may be stopped. Then

@@ -19,9 +19,6 @@ still want:
   from the beginning every few seconds as long as there is news, the more seldom the longer that takes.
 
 Each rank of priorities has a cursor of its own, and those above are read to their end first (P17).
-
-What the consumer refused (``undeliverable-here``) it remembers by id, up to a bound; beyond it the oldest may come
-again.
 """
 
 from __future__ import annotations
@@ -29,9 +26,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from coordinator.group.loading import LOAD_RETRY_SECONDS
+from coordinator.group.units import LOAD_RETRY_SECONDS
 from coordinator.transitions import HELD
 from store.commit import terms
 from store.commit.terms import Rank, rank_of
@@ -48,8 +44,6 @@ if TYPE_CHECKING:
 
 _FEWEST, _MOST = 20, 1000
 _PAGE_OCTETS = 1 << 20
-#: of the ids a consumer refused
-_MOST_REFUSED = 10_000
 
 _AGAIN_SECONDS = 0.25
 #: ids carry milliseconds above their lowest 22 bits
@@ -95,7 +89,7 @@ class Search:
     """One consumer's; lives in ``queue.searches`` as long as its link."""
 
     __slots__ = (
-        "_again", "_asked_at", "_consumer", "_cursors", "_found", "_page", "_queue", "_refused", "_selector",
+        "_again", "_asked_at", "_consumer", "_cursors", "_found", "_page", "_queue", "_selector",
         "_waiting", "_whole", "_whole_spent", "_whole_took",
     )  # fmt: skip
 
@@ -108,7 +102,6 @@ class Search:
         #: there is something for it, for which it had no room
         self._found = False
         self._page = _FEWEST
-        self._refused: dict[int, None] = {}
         self._again = self._whole = False
         self._asked_at = 0.0
         #: seconds spent on the look at everything that is under way, without those in which the consumer had no room;
@@ -157,12 +150,6 @@ class Search:
             cursor.go_back(None)
         self._queue.touch()
 
-    def refused(self, half_id: int) -> None:
-        """The consumer does not want it again, whatever the entry's id then is."""
-        self._refused[half_id] = None
-        if len(self._refused) > _MOST_REFUSED:
-            del self._refused[next(iter(self._refused))]
-
     # -- looking
 
     @property
@@ -189,11 +176,11 @@ class Search:
             self._asked_at = time.monotonic()
             cursor.asked()
             behind = (-cursor.at[0], cursor.at[1])
-            loading.browse(queue, cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
+            queue.browse(cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
         elif consumer.draining and (room > 0 or not consumer.waits or (consumer.shut and cursor is None)):
             consumer.drained()
 
-    def _seen(self, cursor: Cursor, rows: Sequence[loading.EntryRow] | StoreError) -> None:
+    def _seen(self, cursor: Cursor, rows: Sequence[questions.EntryRow] | StoreError) -> None:
         if isinstance(rows, StoreError):
             self._pause(cursor)
             return
@@ -213,9 +200,11 @@ class Search:
                 hurried = True
                 break
             held = queue.held.get(row[0])
-            entry = held
-            if entry is None or entry in queue.window(entry.priority).aside:
+            if held is None or held.id in queue.refused.aside:
                 entry = queue.entry_kind(queue, *row)
+                entry.refused_by = held.refused_by if held is not None else ()
+            else:
+                entry = held
             if self._wants(entry, now):
                 if given + len(chosen) >= room:
                     self._found = room <= 0
@@ -258,7 +247,10 @@ class Search:
         """Whether it may have the entry, as far as is known here; not where a consumer has it already."""
         if entry.message is None or entry.state is not HELD:
             return False
-        if (entry.expires and entry.expires <= now) or entry.half_id in self._refused:
+        if entry.expires and entry.expires <= now:
+            return False
+        key = self._consumer.key
+        if key in entry.refused_by or self._queue.refused.knows(entry.half_id, key):
             return False
         return self._selector.matches(entry.message, entry.attempts)
 
@@ -271,7 +263,7 @@ class Search:
             if isinstance(got, StoreError):
                 cursor.go_back((-chosen[0].priority, chosen[0].id - 1))
                 self._pause(cursor)
-                loading.reclaim(queue, None)
+                queue.reclaim()
                 return
             self._waiting = False
             back: list[int] = []
@@ -286,6 +278,7 @@ class Search:
                     # it may have been elsewhere between the look and the taking
                     entry.attempts, annotations, entry.acquired, entry.failures = got[entry.id]
                     entry.annotations = annotations or b""
+                    queue.refused.recall(entry)
                     queue.held[entry.id] = entry
                     queue.hand(consumer, entry)
                 else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from coordinator.group import loading
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.queues import Queue
 
@@ -59,10 +58,12 @@ IDLE_QUEUES_SECONDS = 10.0
 
 
 class Queues:
-    """Implements :class:`coordinator.group.queues.Home`."""
+    """All consumer groups of this instance; those of its fields that a queue changes are for its own entry there."""
 
     def __init__(self, instance: Instance, failed: Callable[[], None], later: Callable[[int], None]) -> None:
-        """``failed``, ``later``: as :class:`coordinator.group.queues.Home` has them."""
+        """``failed`` is called when an entry was marked failed in the store: it is to become a dead letter; ``later``
+        when an entry is durable that is to be delivered later: at this time, in microseconds since 2000.
+        """
         self._instance = instance
         self.failed = failed
         self.later = later
@@ -107,7 +108,7 @@ class Queues:
         """
         idle = {queue for queue in self.holding if queue.idle}
         for queue in idle & self._idle_before:
-            loading.share(queue)
+            queue.share()
         self._idle_before = idle
         for queue in self.by_group:
             queue.count()
@@ -118,7 +119,7 @@ class Queues:
     def share(self) -> None:
         """Other instances live: no group is held whole."""
         for queue in self.by_group:
-            loading.share(queue)
+            queue.share()
             queue.touch()
 
     def all_in_store(self) -> None:

@@ -7,7 +7,7 @@ from ipaddress import IPv6Address, ip_address
 from socket import socket
 from typing import TYPE_CHECKING, Any
 
-from coordinator.login import prepared, verifiers
+from coordinator.login import verifiers
 from coordinator.login.password import REFUSED, Anonymous, Code, Comparison, Exchange, Outcome, Plain, Say, Scram
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def user_of(certificate: Mapping[str, Any]) -> str | None:
     found = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
     found = found or [value for kind, value in certificate.get("subjectAltName", ()) if kind in _ALTERNATIVES]
     try:
-        return prepared.name(found[0]) if len(found) == 1 else None
-    except prepared.NotPrepared:
+        return verifiers.prepared_name(found[0]) if len(found) == 1 else None
+    except verifiers.NotPrepared:
         return None
 
 

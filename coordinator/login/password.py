@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
-from coordinator.login import prepared, verifiers
+from coordinator.login import verifiers
 
 if TYPE_CHECKING:
     from coordinator.login.users import Users
@@ -128,8 +128,8 @@ class Comparison:
         store does not answer.
         """
         try:
-            self.user = prepared.name(name)
-        except prepared.NotPrepared:
+            self.user = verifiers.prepared_name(name)
+        except verifiers.NotPrepared:
             self.user = ""
         decoy = self._users.decoy(mechanism, self.user or name)
 
@@ -198,8 +198,8 @@ class Plain:
         if not name or not password or as_whom not in ("", name):  # to act as another is not possible
             self._say(REFUSED)
             return
-        with suppress(prepared.NotPrepared):  # then it is compared as it is, for the same time: no user has it
-            password = prepared.password(password)
+        with suppress(verifiers.NotPrepared):  # then it is compared as it is, for the same time: no user has it
+            password = verifiers.prepared_password(password)
 
         def fits(verifier: Verifier) -> Outcome | None:
             if not verifiers.fits(password, verifiers.OF_PLAIN, verifier):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from coordinator.login.logins import origin_of
-from store.questions import users
-from store.questions import users as questions
+from store import users as questions
+from store.users import are_there
 
 if TYPE_CHECKING:
     from coordinator.instance import Instance
@@ -141,7 +141,7 @@ class Failures:
             counts, self._counts = self._counts, {}
             rows = [(*key, times) for key, times in counts.items()]
             questions.failed_logins(self._instance.queries, rows, lambda error: self._written(counts, error))
-            users.are_there(self._instance.queries, _tell)
+            are_there(self._instance.queries, _tell)
 
     def _written(self, counts: dict[tuple[str, str, str], int], error: StoreError | None) -> None:
         self._writing = False

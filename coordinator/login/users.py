@@ -14,8 +14,8 @@ import structlog
 from coordinator.login import verifiers
 from coordinator.login.password import Code, Outcome
 from coordinator.login.penalties import Failures, Penalties
+from store import users as questions
 from store.errors import StoreError
-from store.questions import users as questions
 
 if TYPE_CHECKING:
     from coordinator.instance import Instance

@@ -28,9 +28,10 @@ from prometheus_client.exposition import choose_encoder
 
 from coordinator.login.logins import origin_of
 from coordinator.printable import printable
-from coordinator.process import certificates, doors
-from coordinator.process.secret_files import FileInvalid
-from coordinator.process.supervising import Supervising
+from coordinator.process import certificates
+from coordinator.process.certificates import FileInvalid
+from coordinator.process.children import Supervising
+from coordinator.process.listeners import metrics_token
 from coordinator.process.telling import LONG_SECONDS, Workers
 from coordinator.settings import Settings
 from coordinator.version import VERSION
@@ -274,7 +275,7 @@ class Measuring:
         self._settings = settings
         #: of requests from now on, where there is TLS
         self.tls = tls if settings.metrics.has_tls else None
-        self.token = doors.token(settings.metrics)
+        self.token = metrics_token(settings.metrics)
         #: whether posts are refused for lack of disk, as the supervisor has told
         self.disk_low = False
         self._looks = Looks(url)
@@ -322,7 +323,7 @@ class Measuring:
     def _read_again(self) -> None:
         """Certificates, and the token; where a file cannot be used, what was in it stays."""
         try:
-            token = doors.token(self._settings.metrics)
+            token = metrics_token(self._settings.metrics)
             self.tls = certificates.load(self._settings.tls) if self._settings.metrics.has_tls else None
             self.token = token
         except FileInvalid as error:

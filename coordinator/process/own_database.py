@@ -10,7 +10,7 @@ from coordinator.process.children import Pause
 from store import migrations, roles
 from store.database import connected
 from store.embedded import running
-from store.embedded.errors import EmbeddedError, StartCancelled
+from store.embedded.programs import EmbeddedError, StartCancelled
 from store.embedded.server import EmbeddedServer
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()

@@ -19,21 +19,38 @@ from typing import Any
 
 import structlog
 
-from coordinator.process import certificates, doors
-from coordinator.process.children import MOST_FAILED_STARTS, Child, Kept, Pause
-from coordinator.process.listeners import CannotListen, listen
+from coordinator.process import certificates
+from coordinator.process.certificates import FileInvalid
+from coordinator.process.children import (
+    MOST_FAILED_STARTS,
+    UNFIT,
+    Child,
+    Handed,
+    Kept,
+    Pause,
+    Program,
+    Programs,
+    Supervising,
+    status_of,
+)
+from coordinator.process.listeners import (
+    CannotListen,
+    TooOpen,
+    check_metrics,
+    listen,
+    look_for_users,
+    warn_of_open_ones,
+)
 from coordinator.process.own_database import OwnDatabase
-from coordinator.process.secret_files import FileInvalid
-from coordinator.process.supervising import UNFIT, Handed, Program, Programs, Supervising, status_of
 from coordinator.settings import HTTP, Endpoint, Settings
 from store import migrations, partitions
 from store.database import ENDLESS, Patience, check_url, connected, place
-from store.embedded.errors import EmbeddedError, StartCancelled
 from store.embedded.folder import default_data_dir
+from store.embedded.programs import EmbeddedError, StartCancelled
 from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
+from store.health import check_room, check_sessions, connections_needed
 from store.processes import gone
-from store.room import check_room, check_sessions, connections_needed
 
 # Makes the partitions of the days to come, and logs it.
 
@@ -93,7 +110,7 @@ class Supervisor:
         self._metrics: list[socket.socket] = []
         self._measuring: Kept | None = None
         #: children that ask the database, and may wait for it
-        self._kept = [Kept("watch over the instances", self._start_watch)]
+        self._kept = [Kept("recovery", self._start_recovery)]
         self._maintenance: Child | None = None
         self._maintenance_at = time.monotonic() + _MAINTENANCE_DELAY_SECONDS
         #: None: the service uses a server that others run
@@ -118,7 +135,7 @@ class Supervisor:
                     self._turn([str(each) for each in self._places])
             except StartCancelled:
                 pass
-            except (Unfit, CannotListen, FileInvalid, doors.TooOpen, EmbeddedError, StoreError) as error:
+            except (Unfit, CannotListen, FileInvalid, TooOpen, EmbeddedError, StoreError) as error:
                 _log.error("cannot start", reason=str(error))
                 self._status = status_of(error)
             finally:
@@ -149,7 +166,7 @@ class Supervisor:
             _log.info("database found", place=place(self._database_url))
         with self._interruptible():
             self._make_partitions()
-            doors.look_for_users(self._settings, self._places, self._database_url, _START_PATIENCE)
+            look_for_users(self._settings, self._places, self._database_url, _START_PATIENCE)
 
     @property
     def _database_runs(self) -> bool:
@@ -207,7 +224,7 @@ class Supervisor:
         if serving and not self._announced:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
-            doors.warn_of_open_ones(self._settings, self._places)
+            warn_of_open_ones(self._settings, self._places)
         for kept in self._kept:
             kept.tend(now)
         self._maintain(now)
@@ -323,10 +340,10 @@ class Supervisor:
 
     # -- children that ask the database
 
-    def _start_watch(self) -> Child | None:
-        child = self._spawn("coord-watch", self._programs.watch)
+    def _start_recovery(self) -> Child | None:
+        child = self._spawn("coord-recover", self._programs.recovery)
         if child is not None:
-            child.heard = self._told_by_watch
+            child.heard = self._told_by_recovery
         return child
 
     def _listen_for_metrics(self) -> None:
@@ -334,7 +351,7 @@ class Supervisor:
         if url is None:
             return
         (self._metrics,), places = listen([url], 1, HTTP)
-        doors.check_metrics(self._settings.metrics, places)
+        check_metrics(self._settings.metrics, places)
         self._measuring = Kept("metrics", lambda: self._spawn("coord-metrics", self._programs.metrics, self._metrics))
         self._kept.append(self._measuring)
         _log.info("metrics", listen=[str(each) for each in places])
@@ -348,7 +365,7 @@ class Supervisor:
             self._maintenance_at = now + _MAINTENANCE_SECONDS
             self._maintenance = self._spawn("coord-maintain", self._programs.maintenance, database_url=self._owner_url)
 
-    def _told_by_watch(self, words: Mapping[str, Any]) -> None:
+    def _told_by_recovery(self, words: Mapping[str, Any]) -> None:
         """Kill workers whose instance was given up: they would accept connections and never answer."""
         for pid, start in words.get("ended", ()):
             for worker in self._workers:

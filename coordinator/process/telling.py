@@ -17,7 +17,7 @@ from store.figures import BATCH_ROWS, COMMIT_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
-    from coordinator.process.supervising import Supervising
+    from coordinator.process.children import Supervising
     from coordinator.service import Service
 
 #: between two times that a worker tells

@@ -22,7 +22,6 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookDescription
-from spark.books.numbers import FRACTION, as_number, digits_behind_point
 from spark.books.rows import Book, judged_row, usable
 from spark.books.unusable import (
     messages_in_sql,
@@ -32,6 +31,7 @@ from spark.books.unusable import (
     unusable_messages,
     unusable_rows,
 )
+from spark.books.written import FRACTION, as_number, digits_behind_point
 from spark.finding import HALF, Case, findings, shown
 from spark.period import Period
 
@@ -157,7 +157,7 @@ class _Comparison:
         """R22, of a row: decided in the book, undecided here."""
         decision = f.when(f.col("book_committed"), "commit").otherwise("rollback")
         resolve = f.format_string(
-            'coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
+            'coordinator transaction resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
         )
         return Case(
             kind="undecided-but-known",

@@ -53,7 +53,7 @@ class Inbox:
                 severity="note",
                 seen_at=seen_at,
                 detail=f"book {NAME}: {each}",
-                suggested_repair="name the consumer as its group (coordinator groups): orders, prices::billing",
+                suggested_repair="name the consumer as its group (coordinator group list): orders, prices::billing",
             )
 
 

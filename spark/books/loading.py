@@ -23,8 +23,9 @@ from pyspark.sql.types import (
 
 from spark.books.description import BookError, Description
 from spark.books.footers import Files, footers, in_nanoseconds, look_at_footers, names_in
-from spark.books.numbers import FRACTION, digits_behind_point
 from spark.books.written import (
+    FRACTION,
+    digits_behind_point,
     in_its_zone,
     moment,
     number,

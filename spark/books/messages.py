@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
 from spark.messages import Message, Selector, selector
-from spark.values import MessageUnreadable
+from store.codec.encoding import DecodeError
 
 if TYPE_CHECKING:
     from spark.books.description import Description
@@ -77,14 +77,14 @@ def _pick(
         message = Message(octets)
         key = select_key(message) if select_key is not None else None
         if key is not None and len(key) > LONGEST_KEY:
-            raise MessageUnreadable(f"a text of {len(key)} characters, at most {LONGEST_KEY} were expected")
-    except MessageUnreadable as error:
+            raise DecodeError(f"a text of {len(key)} characters, at most {LONGEST_KEY} were expected")
+    except DecodeError as error:
         values.extend([f"unreadable: {error}"] * len(selectors))
         return str(error), None
     for select in selectors:
         try:
             values.append(select(message))
-        except MessageUnreadable as error:
+        except DecodeError as error:
             # differs from whatever is in the column, and says why
             values.append(f"unreadable: {error}")
     return None, key

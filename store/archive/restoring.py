@@ -18,7 +18,7 @@ from store.database import LONGEST_WAIT
 from store.errors import boundary
 from store.ids import begin_of, id_at
 from store.partitions import name_of, op_id_at
-from store.tables import SCHEMA, as_parent
+from store.tables import SCHEMA
 
 #: From the temporary tables ``restored_<file>`` into the partition. A row that is there still stays as it is.
 _INSERT: Final = {
@@ -68,6 +68,7 @@ def _restore(connection: Connection, root: Path, copy: Copy, hold: timedelta) ->
         _load(connection, name, columns, file_of(folder_of(root, copy.table, copy.day), name))
     partition = f"{SCHEMA}.{name_of(copy.table, copy.day)}"
     connection.execute(LONGEST_WAIT)
+    # lock order: 10
     connection.execute(text(f"lock table {partition} in share mode"))
     restored = connection.execute(text(_INSERT[copy.table].format(partition=partition))).rowcount
     until = connection.scalar(text("select now() + :hold"), {"hold": hold})
@@ -96,6 +97,7 @@ def _make_partition(connection: Connection, copy: Copy) -> None:
     end = copy.day + timedelta(days=1)
     at = {"half": id_at, "op": op_id_at}[copy.table]
     name, parent = f"{SCHEMA}.{name_of(copy.table, copy.day)}", f"{SCHEMA}.{copy.table}"
+    # lock order: 1
     locks.take(connection, "days")
     if connection.scalar(text("select to_regclass(:name)"), {"name": name}) is None:
         connection.execute(text(f"create table {name} (like {parent} including all)"))
@@ -103,5 +105,26 @@ def _make_partition(connection: Connection, copy: Copy) -> None:
         connection.execute(
             text(f"alter table {parent} attach partition {name} for values from ('{low}') to ('{high}')")
         )
-        connection.exec_driver_sql(as_parent(copy.table, name_of(copy.table, copy.day)).replace("%", "%%"))
+        connection.exec_driver_sql(_as_parent(copy.table, name_of(copy.table, copy.day)).replace("%", "%%"))
     connection.commit()
+
+
+def _as_parent(parent: str, leaf: str) -> str:
+    """SQL that gives the partition ``leaf`` the rights and the trigger that ``make_day`` gives to those it makes."""
+    return f"""do $$
+declare
+  parent text := '{parent}';
+  leaf text := '{leaf}';
+  privilege text;
+  role text;
+begin
+    for privilege, role in
+      select a.privilege_type, case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
+        from pg_class c cross join aclexplode(c.relacl) a
+       where c.oid = to_regclass('{SCHEMA}.' || parent) and a.grantee <> c.relowner loop
+      execute format('grant %s on {SCHEMA}.%I to %s', privilege, leaf, role);
+    end loop;
+    execute format('create trigger not_truncated before truncate on {SCHEMA}.%I for each statement'
+      ' when (current_setting(''coordinator.dropping'', true) is distinct from ''on'')'
+      ' execute function {SCHEMA}.append_only()', leaf);
+end $$"""

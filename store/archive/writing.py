@@ -89,6 +89,7 @@ def alone(connection: Connection) -> Iterator[None]:
 
     :raises ArchiveUnusable: another does now.
     """
+    # lock order: c
     with boundary(), locks.over_commits(connection, "archived_day", "share update exclusive", at_once=True) as mine:
         if not mine:
             raise ArchiveUnusable("another process writes the archive, or restores from it")
@@ -129,6 +130,7 @@ def write_day(connection: Connection, root: Path, table: str, day: date) -> Writ
         connection.execution_options(isolation_level="REPEATABLE READ")
         try:
             # before the snapshot: so that the day is not emptied between the two
+            # lock order: 10
             connection.execute(text(f"lock table {SCHEMA}.{name} in access share mode"))
             manifest = _in_place(connection, _Day(connection, root, table, day))
             encoded = manifest.encoded()

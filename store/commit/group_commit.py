@@ -22,19 +22,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING
 
 import structlog
 from psycopg import pq
 
 from store import arrays
-from store.backend import NONE
-from store.commit.batch import Batch, Unit
-from store.commit.large import Step
+from store.commit.batch import Batch, Step, Unit
 from store.commit.parameters import parts_of
 from store.commit.parts import LOCKED, SETUP
 from store.commit.rescue import MOST_ATTEMPTS, Rescue, owners_of
 from store.commit.statements import Statements
-from store.commit.turns import Turns
 from store.errors import (
     Contended,
     Fenced,
@@ -46,10 +46,124 @@ from store.errors import (
     StoreUnavailable,
 )
 from store.figures import BATCH_ROWS, COMMIT_SECONDS, Histogram
-from store.libpq import Connection
+from store.libpq import NO_BACKEND, Connection, OldBackend
 from store.loop import Loop
-from store.old_backend import OldBackend
 from store.tables import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# Units that wait for a batch: those of one connection in order, the connections in turns.
+
+#: memory of a unit that waits, without its messages
+_UNIT_OCTETS = 512
+
+
+class Line:
+    """The units of one connection that wait. ``held``: it gets no turn for now."""
+
+    __slots__ = ("had", "held", "number", "owner", "units")
+
+    def __init__(self, owner: object, number: int, had: float) -> None:
+        self.owner = owner
+        self.number = number
+        #: the shares of batches it has had: the connection with the least has the turn
+        self.had = had
+        self.held = False
+        self.units: deque[tuple[Unit, int]] = deque()
+
+    def __lt__(self, other: Line) -> bool:
+        return (self.had, self.number) < (other.had, other.number)
+
+
+class Turns:
+    """``count``: units that wait; ``octets``: of them, with their messages.
+
+    The connection that has had the least has the turn. A new one begins with what the last one had when its turn came
+    (start-time fair queueing): it waits for no backlog, and does not catch up on time without units. A connection whose
+    last unit was taken keeps its count until those that wait have had as much: otherwise it would come before them each
+    time.
+    """
+
+    __slots__ = ("_numbers", "_reached", "_turn", "count", "lines", "octets", "ready")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.octets = 0
+        #: a heap: the lines that may have a turn; the first has something waiting
+        self.ready: list[Line] = []
+        #: of connections that have units waiting, are held, or have had more than one that waits
+        self.lines: dict[object, Line] = {}
+        self._numbers = count()
+        #: what the connection of the last turn had had before it
+        self._reached = 0.0
+        self._turn: Line | None = None
+
+    def __contains__(self, owner: object) -> bool:
+        return owner in self.lines
+
+    def has_waiting(self, owner: object) -> bool:
+        line = self.lines.get(owner)
+        return line is not None and (line.held or bool(line.units))
+
+    def _new(self, owner: object) -> Line:
+        line = self.lines[owner] = Line(owner, next(self._numbers), self._reached)
+        return line
+
+    def add(self, unit: Unit, octets: int) -> None:
+        """``octets``: of the messages that the unit holds."""
+        line = self.lines.get(unit.owner)
+        if line is None:
+            line = self._new(unit.owner)
+            heappush(self.ready, line)
+        line.units.append((unit, octets))
+        self.count += 1
+        self.octets += octets + _UNIT_OCTETS
+
+    def take(self) -> Unit:
+        """The next unit of the connection whose turn it is; :meth:`charge` ends the turn. There must be one."""
+        line = self._turn = heappop(self.ready)
+        self._reached = line.had
+        unit, octets = line.units.popleft()
+        self.count -= 1
+        self.octets -= octets + _UNIT_OCTETS
+        return unit
+
+    def charge(self, share: float) -> None:
+        """The unit just taken is so large a share of a batch."""
+        line = self._turn
+        assert line is not None
+        line.had += share
+        self._place(line)
+
+    def _place(self, line: Line) -> None:
+        heappush(self.ready, line)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget lines with nothing waiting whose turn has come."""
+        ready = self.ready
+        while ready and not ready[0].units:
+            del self.lines[heappop(ready).owner]
+
+    def hold(self, owner: object, units: Sequence[Unit]) -> None:
+        """A connection gets no turn for now. Its ``units``, which were taken before, come first afterwards."""
+        line = self.lines.get(owner) or self._new(owner)
+        line.held = True
+        line.units.extendleft((unit, 0) for unit in reversed(units))
+        self.count += len(units)
+        self.octets += _UNIT_OCTETS * len(units)
+        if line in self.ready:
+            self.ready.remove(line)
+            heapify(self.ready)
+            self._forget()
+
+    def release(self, owner: object) -> None:
+        line = self.lines[owner]
+        line.held = False
+        self._place(line)
+
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +197,7 @@ class GroupCommit:
         self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
         self._statements = Statements(self._connection, instance_id)
         self._under_way: Batch | None = None
-        self._backend = NONE
+        self._backend = NO_BACKEND
         self._looked_up = 0.0  # when the batch was begun that the log told last as in doubt
         self._old_backend = OldBackend(loop, self._connection)
         self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
@@ -186,21 +300,22 @@ class GroupCommit:
         if not self._sending:
             self._sending = True
             try:
-                while self._under_way is None and self._connection.idle and self._any_to_send:
+                while self._under_way is None and self._any_to_send and self._connection.idle:
                     self._send_next()
             finally:
                 self._sending = False
-            self._tell()
+            if self._answers:
+                self._tell()
 
     @property
     def _any_to_send(self) -> bool:
-        return bool(self._next.units or self._rescue.salvage or self._waiting.ready)
+        return bool(self._next.units or self._waiting.ready or self._rescue.salvage.parts)
 
     def _send_next(self) -> None:
         beside = self._beside()
         if beside is not None:
             batch = beside
-        elif self._rescue.salvage:
+        elif self._rescue.salvage.parts:
             units, attempts = self._rescue.salvage.take()
             batch = self._written(units)
             batch.attempts = attempts
@@ -214,7 +329,7 @@ class GroupCommit:
         """While there are parts to be sent again, every other batch is one of connections that have none of them: to
         find a unit that cannot be taken may need two statements for each unit of its batch.
         """
-        self._aside = bool(self._rescue.salvage) and not self._aside
+        self._aside = bool(self._rescue.salvage.parts) and not self._aside
         if not self._aside:
             return None
         self._fill()

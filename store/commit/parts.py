@@ -26,8 +26,10 @@ _FAN = (
     f"join {SCHEMA}.consumer_group g on g.address_id = any(array[t])"
 )
 #: A group that is being removed gets no entry, as nothing would remove the entry.
+# lock order: 8
 _STAYS = " for key share of g"
 
+# lock order: 7
 _THERE = f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id for key share"
 
 _SPLIT = f"select from {SCHEMA}.consumer_group g where g.address_id {{}} and g.name > ''"
@@ -212,8 +214,10 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     # The rows of checkable transactions that the batch changes. It waits for none: an application's commit, which has
     # discharged one in SQL, may hold its row for long.
+    # lock order: 3, waiting for none
     "free": (f"select from {SCHEMA}.txn t where t.id = any({{0}}) order by t.id for update nowait", ("uuid[]",)),
     # They have further halves or retirements: a decision waits for this batch, or is seen.
+    # lock order: 3, waiting for none
     "enlisted": (
         f"select from {SCHEMA}.txn t where t.id = any({{0}}) and t.producer_group is not null "
         "order by t.id for key share nowait",
@@ -321,6 +325,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # Groups other than the default one, of queues whose messages get one entry each.
     "split": (_SPLIT.format("= any({0})"), ("int4[]",)),
     # Instead of both, where all is posted to one queue.
+    # lock order: 7
     "queue": (f"select from {SCHEMA}.address a where a.id = {{0}} for key share", ("int4",)),
     # Only while other instances live: they may have consumers for entries that this one has left in the store.
     "wake": (f"select pg_notify('{READY}', {{0}})", ("text",)),
@@ -328,6 +333,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 #: To give an instance up locks its row for update: that waits for a batch under way, and no later batch finds the
 #: instance alive.
+# lock order: 2
 _ALIVE = f"select from {SCHEMA}.instance where id = {{me}} and ended_at is null for key share"
 _GIVEN_UP = ("CO002", "the instance was given up")
 _NOT_HELD = ("CO001", "an entry is not held")
@@ -378,6 +384,7 @@ SETUP = (
 
 
 #: Of these checkable transactions, those whose rows others have locked. No row is waited for.
+# lock order: 3, skipping those
 LOCKED = f"""with free as (
     select t.id from {SCHEMA}.txn t where t.id = any($1::uuid[]) order by t.id for update skip locked)
   select t.id from {SCHEMA}.txn t where t.id = any($1::uuid[]) and t.id not in (select f.id from free f)"""

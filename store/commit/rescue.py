@@ -51,35 +51,32 @@ def pause_seconds(attempts: int, error: StoreError, pausing: int, took: float) -
 class Salvage:
     """Parts, with how often each was sent. They are sent before any newer unit of their connections."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("parts",)
 
     def __init__(self) -> None:
-        self._parts: deque[tuple[list[Unit], int]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
+        self.parts: deque[tuple[list[Unit], int]] = deque()
 
     def put(self, attempts: int, *parts: list[Unit]) -> None:
         """Put a part before all others."""
-        self._parts.extendleft((units, attempts) for units in reversed(parts))
+        self.parts.extendleft((units, attempts) for units in reversed(parts))
 
     def take(self) -> tuple[list[Unit], int]:
         """The first part, and how often it was sent. There must be one."""
-        return self._parts.popleft()
+        return self.parts.popleft()
 
     def remove(self, owner: object) -> list[Unit]:
         """Take out all parts of this connection."""
         removed: list[Unit] = []
-        parts, self._parts = self._parts, deque()
+        parts, self.parts = self.parts, deque()
         for units, attempts in parts:
             removed += [unit for unit in units if unit.owner is owner]
             if others := [unit for unit in units if unit.owner is not owner]:
-                self._parts.append((others, attempts))
+                self.parts.append((others, attempts))
         return removed
 
     def apart(self, units: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
         """``units`` of connections that have parts here, and the other units."""
-        owners = {unit.owner for part, _ in self._parts for unit in part}
+        owners = {unit.owner for part, _ in self.parts for unit in part}
         return [unit for unit in units if unit.owner in owners], [unit for unit in units if unit.owner not in owners]
 
 
@@ -114,7 +111,7 @@ class Rescue:
     @property
     def busy(self) -> bool:
         """Whether anything is to be sent again, now or later."""
-        return bool(self.salvage or self.pausing)
+        return bool(self.salvage.parts or self.pausing)
 
     def try_again(self, batch: Batch, error: StoreError) -> None:
         """The server could not take the batch now, and perhaps never can. This must not keep other connections from

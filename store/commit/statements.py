@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from store.commit.large import MAKE_PIECES, Step
+from store.commit.batch import MAKE_PIECES, Step
 from store.commit.parts import statement
 from store.errors import StoreError
 

@@ -7,8 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from store.embedded.errors import DataFolderInUse, DataFolderUnusable
-from store.embedded.programs import Account
+from store.embedded.programs import Account, DataFolderInUse, DataFolderUnusable
 
 _LOCK = "lock"
 #: What the data folder holds; lost+found is a file system's own.

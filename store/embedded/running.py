@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from store.embedded.errors import DataFolderUnusable, NotRunning
 from store.embedded.folder import free_bytes, holder_of
-from store.embedded.programs import Account
+from store.embedded.programs import Account, DataFolderUnusable, NotRunning
 
 # How the service reaches its server: by a unix socket, which only the service's own user may use.
 

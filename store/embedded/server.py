@@ -13,9 +13,15 @@ from pathlib import Path
 
 import psycopg
 
-from store.embedded.errors import DataFolderInUse, DataFolderUnusable, ServerFailed, StartCancelled
 from store.embedded.folder import DataFolder, free_bytes
-from store.embedded.programs import Account, programs_for
+from store.embedded.programs import (
+    Account,
+    DataFolderInUse,
+    DataFolderUnusable,
+    ServerFailed,
+    StartCancelled,
+    programs_for,
+)
 from store.embedded.running import (
     DATABASE,
     PORT,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from store import arrays
 from store.asking import Query, nothing
 from store.channels import ADDRESS
-from store.questions.columns import int2, int4
+from store.libpq import int2, int4
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ _ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.retry, a.
 
 #: name, seconds: the address, if there is one. Notes the use of one made on use, unless a note is younger than so many
 #: seconds. This and removing it meanwhile (:func:`store.removal.remove_unused`) wait for each other.
-FIND = Query(
+FIND = Query(  # lock order: 7
     b"address",
     f"""with there as materialized (
           select id, origin, created_at from {SCHEMA}.address where name = $1::text for key share),
@@ -97,7 +97,7 @@ FIND = Query(
 )
 
 #: ids: notes that these addresses are in use
-NOTE_USES = Query(
+NOTE_USES = Query(  # lock order: 7
     b"used",
     f"""insert into {SCHEMA}.address_use (address_id)
         select id from {SCHEMA}.address where id = any($1::int4[]) and origin = 'use' order by id for key share
@@ -132,7 +132,7 @@ MAKE = Query(
 #: name: removes a dynamic address with its groups, and waits for no lock: a batch, or the commit of an application that
 #: is long at work (X2, X3), may hold some of these rows. Rows: the ids of the groups; one without an id: it is there
 #: still. Later questions drop their entries: only those see the entries of posts that were committed just before.
-REMOVE_DYNAMIC = Query(
+REMOVE_DYNAMIC = Query(  # lock order: 7, 8, skipping those that are locked
     b"remove_address",
     f"""with there as (select id from {SCHEMA}.address where name = $1::text and origin = 'dynamic'),
         free as (

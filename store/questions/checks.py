@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
 from store.asking import Query, nothing
-from store.questions.columns import MESSAGES, int2, int4, int8
+from store.libpq import int2, int4, int8
+from store.questions.columns import MESSAGES
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ _NEXT = """case when t.next_check_at < now() + t.check_interval_ms * interval '0
 
 #: txn-ids, checks of each: these were sent, and count. Asked twice, each counts once. Rows: those that are being
 #: decided, and may still be undecided then
-COUNT = Query(
+COUNT = Query(  # lock order: 3, skipping those that are locked
     b"count_checks",
     f"""with sent as materialized (select * from unnest($1::uuid[], $2::int2[]) s(id, checks)),
         free as materialized (

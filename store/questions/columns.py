@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store import leaves
+from store import asking
 from store.spool import HEAD, LARGE
 
 #: microseconds since 2000, 0 for never
@@ -25,24 +25,5 @@ WHOLE = f"case when {_IS_LARGE} then octet_length(message) else 0 end"
 ENTRY = (
     f"id, half_id, {MESSAGE}, attempts, {_EXPIRES}, coalesce(annotations, ''), acquired, priority, {WHOLE}, failures"
 )
-MESSAGES = f"p cross join lateral ({leaves.OF_ANY_DAY}) h"
+MESSAGES = f"p cross join lateral ({asking.FROM_ALL_PARTITIONS}) h"
 PICKED = "id, half_id, attempts, expires_at, annotations, acquired, priority, failures"
-
-
-# Single parameters of a question in PostgreSQL's binary format; for arrays see :mod:`store.arrays`.
-
-
-def boolean(value: bool) -> bytes:
-    return b"\x01" if value else b"\x00"
-
-
-def int2(number: int) -> bytes:
-    return number.to_bytes(2, "big", signed=True)
-
-
-def int4(number: int) -> bytes:
-    return number.to_bytes(4, "big", signed=True)
-
-
-def int8(number: int) -> bytes:
-    return number.to_bytes(8, "big", signed=True)

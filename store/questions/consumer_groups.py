@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from store.asking import Query, nothing
 from store.channels import ADDRESS
-from store.questions.columns import int4
+from store.libpq import int4
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ SUBSCRIPTION_OF = Query(
 
 #: group, instance: waits for no lock. A batch, or the commit of an application that is long at work (X2, X3), may hold
 #: the group: then its row stays, as that of a group that ends with the instance. Whether it is gone.
-REMOVE = Query(
+REMOVE = Query(  # lock order: 8, skipping those that are locked
     b"remove_group",
     f"""with free as (
           select id from {SCHEMA}.consumer_group where id = $1::int4 and name <> '' for update skip locked),
@@ -110,7 +110,7 @@ REMEMBER = Query(
 
 #: op id, group, instance: deletes a thousand of the entries that a removed group leaves behind, and passes over those
 #: that others lock, as a batch that returns deliveries. Returns how many, and whether any are left
-DROP_ENTRIES = Query(
+DROP_ENTRIES = Query(  # lock order: 5, skipping those that are locked
     b"drop_entries",
     f"""with removed as (
           select $2::int4 as id where not exists (select from {SCHEMA}.consumer_group where id = $2::int4)),

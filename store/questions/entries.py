@@ -11,7 +11,8 @@ from store import arrays
 from store.asking import Query, nothing
 from store.commit.terms import CONDITION, STEPS, Rank
 from store.errors import StoreError
-from store.questions.columns import AVAILABLE, DELIVERABLE, ENTRY, MESSAGES, PICKED, SIZE, int2, int4, int8
+from store.libpq import int2, int4, int8
+from store.questions.columns import AVAILABLE, DELIVERABLE, ENTRY, MESSAGES, PICKED, SIZE
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ _BEHIND = {
 }
 
 
+# lock order: 8, then 5, skipping those that are locked
 def _picked(rank: Rank, step: str, above: str) -> str:
     return f"""
           select id, half_id, priority from {SCHEMA}.entry

@@ -11,7 +11,8 @@ from store import arrays
 from store.asking import Query, nothing
 from store.channels import READY
 from store.commit.parameters import MOST_KEYS_WOKEN, notice
-from store.questions.columns import DELIVERABLE, ENTRY, FAILED_AND_WAITS, MESSAGES, SIZE, int4, int8
+from store.libpq import int4, int8
+from store.questions.columns import DELIVERABLE, ENTRY, FAILED_AND_WAITS, MESSAGES, SIZE
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

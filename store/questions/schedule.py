@@ -8,7 +8,8 @@ from store import arrays
 from store.asking import Query
 from store.channels import READY
 from store.commit.terms import CONDITION, DEFAULT, Rank
-from store.questions.columns import FAILED_AND_WAITS, boolean, int4, int8
+from store.libpq import boolean, int4, int8
+from store.questions.columns import FAILED_AND_WAITS
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _promoted(rows: list[Row]) -> Promoted:
 #: those that another has given just now: what is due in order stays in order. Rows: the groups concerned, each with its
 #: lowest new id and how many, by priority (and the key of a message group); and one with group 0: whether it was this
 #: one's turn, in how many milliseconds the next is due, null for never, and the time through which none is left.
-PROMOTE = Query(
+PROMOTE = Query(  # lock order: 5, skipping those that are locked
     b"promote",
     f"""with turn as materialized (
           select {SCHEMA}.may_promote(($1::int8[])[1], $4::int8) as mine),
@@ -134,7 +135,7 @@ def _expired(rows: list[Row]) -> Expired:
 
 #: op id, instance: drops expired entries that are not leased, with one op, or marks them for the dead letters. One that
 #: holds up its message group is left until it is due, which the other instances are told.
-EXPIRE = Query(
+EXPIRE = Query(  # lock order: 5, skipping those that are locked
     b"expire",
     f"""with picked as (
           select e.group_id, e.id, coalesce(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store.asking import Query, nothing
 from store.channels import SOLE
-from store.questions.columns import boolean, int4, int8
+from store.libpq import boolean, int4, int8
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ WINDOW = 100
 MAX_ATTEMPTS = 3
 SETTINGS = {
     "addresses.patterns": f'[{{"match": "*", "kind": "fifo", "max_attempts": {MAX_ATTEMPTS}}}]',
-    "limits.window_messages": str(WINDOW),
+    "bounds.window_messages": str(WINDOW),
 }
 
 

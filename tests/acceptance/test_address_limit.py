@@ -19,7 +19,7 @@ EXCEEDED = "amqp:resource-limit-exceeded"
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with running_service({"limits.addresses_per_connection": str(MOST)}) as service:
+    with running_service({"bounds.addresses_per_connection": str(MOST)}) as service:
         yield service
 
 
@@ -38,7 +38,7 @@ def test_an_attach_that_needs_one_more_is_refused(begin: Begin, address: str) ->
     for refused in (session.sender(f"{address}-more"), session.receiver(f"{address}-more")):
         error = refused.wait_detached().error
         assert error is not None
-        assert (error.condition, "limits.addresses_per_connection" in str(error.description)) == (EXCEEDED, True)
+        assert (error.condition, f"at most {MOST} addresses" in str(error.description)) == (EXCEEDED, True)
     assert other.sender(f"{address}-more").outcome(data(b"x")) == Accepted()
     assert session.receiver(f"{address}-more").bodies() == [b"x"]
     for name in names:
@@ -56,7 +56,7 @@ def test_a_message_on_the_relay_that_needs_one_more_is_rejected(begin: Begin, ad
     relay = session.sender(Target())
     refused = relay.outcome(Properties(to=f"{address}-more").encoded() + data(b"x"))
     assert condition(refused) == EXCEEDED
-    assert "limits.addresses_per_connection" in refused.error.description
+    assert f"at most {MOST} addresses" in refused.error.description
     assert relay.outcome(Properties(to=names[0]).encoded() + data(b"x")) == Accepted()
 
 

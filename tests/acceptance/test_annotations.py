@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec.encoding import MOST_PAIRS
+from store.codec.encoding import MOST_PAIRS
 from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin
 from tests.wire import types

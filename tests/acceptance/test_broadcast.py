@@ -186,5 +186,5 @@ def test_at_every_worker(two: Service, begin_at: BeginAt) -> None:
     for listener in listeners:
         listener.detach()
     deadline = time.monotonic() + PATIENCE
-    while len(two.cli("groups", "news").splitlines()) > 2:
+    while len(two.cli("group", "list", "news").splitlines()) > 2:
         assert time.monotonic() < deadline, "the groups of the links stay"

@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +19,12 @@ import pytest
 
 from store.embedded.server import EmbeddedServer
 from store.tables import SCHEMA
+from tests import prepared
+from tests.fix_command import environment
+from tests.fix_night import by_night
 from tests.fix_pooler import Pooler
 from tests.fix_postgres import log_in
-from tests.fix_service import PATIENCE, REPOSITORY
+from tests.fix_service import PATIENCE
 
 
 @pytest.fixture
@@ -37,17 +37,7 @@ def folder() -> Iterator[Path]:
 
 def _refused(*arguments: str, status: int = 2) -> str:
     """The reason why ``coordinator serve`` did not start."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "coordinator", "serve", *arguments],
-        cwd=REPOSITORY,
-        env={**environment, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = prepared.run(["serve", *arguments], environment(PYTHONWARNINGS="error"), timeout=PATIENCE)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     lines: list[dict[str, Any]] = [json.loads(line) for line in done.stderr.splitlines()]
@@ -131,8 +121,7 @@ def test_no_connection_is_left(own_server: tuple[EmbeddedServer, str]) -> None:
     assert "CONNECTION LIMIT" in reason
 
 
-@pytest.mark.parametrize("in_turn", [False, True])
-@pytest.mark.parametrize("idle", [0, 2])
+@pytest.mark.parametrize(("in_turn", "idle"), [(False, 0), by_night(True, 2), by_night(True, 0), by_night(False, 2)])
 def test_a_pooler_that_lends_sessions_for_one_transaction(pooler: Pooler, in_turn: bool, idle: int) -> None:
     """The workers would have no session of their own: no prepared statement, no notice, no setting that stays.
     ``idle``: so many were there before.
@@ -171,10 +160,12 @@ def test_a_parameter_of_the_database_url_that_is_unknown_is_named() -> None:
     ("parameter", "status", "said"),
     [
         ("sslmode=secret-word", 2, "the database URL, or the environment, gives sslmode a value that it cannot have"),
-        ("require_auth=secret-word", 2, "gives require_auth a value that it cannot have"),
-        ("sslmode=prefer&sslrootcert=system", 2, "gives sslmode a value that it cannot have"),
-        ("target_session_attrs=standby", 1, "no server is there of the kind that target_session_attrs asks for"),
-        ("options=-csecret-word%3D1", 1, "the database refuses the connection; its log says why"),
+        by_night("require_auth=secret-word", 2, "gives require_auth a value that it cannot have"),
+        by_night("sslmode=prefer&sslrootcert=system", 2, "gives sslmode a value that it cannot have"),
+        by_night(
+            "target_session_attrs=standby", 1, "no server is there of the kind that target_session_attrs asks for"
+        ),
+        by_night("options=-csecret-word%3D1", 1, "the database refuses the connection; its log says why"),
     ],
 )
 def test_a_value_in_the_database_url_that_cannot_be_used(

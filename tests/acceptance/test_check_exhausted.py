@@ -230,7 +230,7 @@ def test_an_operator_sees_them_and_posts_them_elsewhere(
     assert letter["original_address"] == f"{address}-orders"
     assert (letter["producer_group"], letter["check_count"]) == (address, 15)
     assert " producer-group " in service.cli("dead-letters", "show", ADDRESS).splitlines()[0]
-    lived = json.loads(service.cli("history", str(letter["id"]), "--json"))
+    lived = json.loads(service.cli("message", "show", str(letter["id"]), "--json"))
     assert letter["id"] in [each["message"] for each in lived["events"]]
     one = ("dead-letters", "replay", ADDRESS, str(letter["id"]))
     why = "its transaction was rolled back, as no checker has answered; give --to ADDRESS"
@@ -266,7 +266,7 @@ def test_they_tell_where_they_came_from_after_a_seek_too(
     told = {each["id"]: each["original_address"] for each in shown if each["txn_id"] == str(uuid.UUID(bytes=txn))}
     assert told == dict.fromkeys((first, second), f"{address}-orders")
     assert [each.message.annotations for each in aside(session, address, 2)] == before
-    lived = json.loads(service.cli("history", txn.hex(), "--json"))["events"]
+    lived = json.loads(service.cli("transaction", "show", txn.hex(), "--json"))["events"]
     assert [each["message"] for each in lived if each["what"] == "kept aside"] == [first, second]
     assert [each["message"] for each in lived if each["what"] == "moved back"] == [first, second]
 
@@ -309,13 +309,13 @@ def test_an_operator_resumes_the_checks(begin: Begin, address: str, planted: Pla
     txn = planted(address, address, data(b"1"), checks=14)
     checker = session.receiver(f"$check/{address}", credit=10)
     checker.take().disposition(Released())
-    service.cli("resume", txn.hex())
+    service.cli("transaction", "resume", txn.hex())
     check = checker.take()
     ((_, told, _),) = [each for each in check.message.sections if each.code == 0x71]
     assert told["x-opt-check-count"] == 1
     check.disposition(Accepted())
     assert decided(ask, txn) == ("commit", "checked")
-    done = service.command("resume", txn.hex())
+    done = service.command("transaction", "resume", txn.hex())
     assert done.returncode == 1
     assert f"transaction {uuid.UUID(bytes=txn)} is decided already: commit (checked)" in done.stderr
 
@@ -323,7 +323,7 @@ def test_an_operator_resumes_the_checks(begin: Begin, address: str, planted: Pla
 @pytest.mark.rule("H9")
 def test_the_list_of_undecided_ones_shows_the_wait(address: str, planted: Plant, service: Service) -> None:
     txn = planted(address, address, data(b"1"), checks=2, due=-100)
-    listed = {line["txn_id"]: line for line in json.loads(service.cli("transactions", "--json"))}
+    listed = {line["txn_id"]: line for line in json.loads(service.cli("transaction", "list", "--json"))}
     line = listed[str(uuid.UUID(bytes=txn))]
     assert (line["producer_group"], line["checks"], line["most_checks"]) == (address, 2, 15)
     assert line["waits_seconds"] == pytest.approx(100, abs=60)

@@ -192,7 +192,7 @@ def test_an_operator_was_first(service: Service, begin: Begin, address: str, ask
     control, sender = in_group(session), session.sender(address)
     txn = control.declare()
     accept(sender, b"1", txn)
-    service.cli("resolve", txn.hex(), f"--{first}", "--reason", "by the books")
+    service.cli("transaction", "resolve", txn.hex(), f"--{first}", "--reason", "by the books")
     state = control.discharge(txn, fail=fail)
     if fail == (first == "rollback"):
         assert state == Accepted()
@@ -213,7 +213,7 @@ def test_after_another_decision_posts_are_refused(service: Service, begin: Begin
     control, sender = in_group(session), session.sender(address)
     txn = control.declare()
     accept(sender, b"1", txn)
-    service.cli("resolve", txn.hex(), "--commit", "--reason", "x")
+    service.cli("transaction", "resolve", txn.hex(), "--commit", "--reason", "x")
     state = sender.outcome(data(b"2"), txn=txn)
     assert condition(state.outcome) == "amqp:transaction:rollback"
     # a commit that is accepted would be of all posts

@@ -273,7 +273,7 @@ def test_another_rolls_it_back_while_its_consumer_has_the_delivery(
     delivery = consumer.take()
     delivery.retire(txn, settled=settled)
     session.sync()
-    service.cli("resolve", txn.hex(), "--rollback", "--reason", "by the books")
+    service.cli("transaction", "resolve", txn.hex(), "--rollback", "--reason", "by the books")
     second = other.receiver(address, credit=1)
     if settled:
         soon(second, b"1", 1)
@@ -300,7 +300,7 @@ def test_another_commits_it_while_its_consumer_has_the_delivery(
     first, second = consumer.take(), consumer.take()
     retire(first, txn)
     retire(second, txn, Released())
-    service.cli("resolve", txn.hex(), "--commit", "--reason", "by the books")
+    service.cli("transaction", "resolve", txn.hex(), "--commit", "--reason", "by the books")
     assert (first.settlement().state, second.settlement().state) == (Accepted(), Released())
     soon(other.receiver(address, credit=1), b"2", 0)
     control.commit(txn)

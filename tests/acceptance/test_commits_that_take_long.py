@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.fix_application import Application, committing, neighbour_goes_on
-from tests.fix_service import Service
+from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import accept, in_group
 from tests.wire.frames import Accepted, Discharge, Released
@@ -21,6 +22,13 @@ from tests.wire.types import Symbol, UInt
 pytestmark = pytest.mark.rule("X3")
 
 TXN_ID = Symbol("x-opt-txn-id")
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """It waits for seconds less."""
+    with running_service(constants={"store.commit.rescue.LONGEST_LOCKED_SECONDS": 5.0}) as service:
+        yield service
 
 
 @pytest.fixture
@@ -82,7 +90,7 @@ def test_checkers_operators_and_askers_are_told_that_it_takes_too_long(
     checks = {check.message.delivery_annotations[TXN_ID]: check for check in checker.take_many(2)}
     with committing(service, beside, txn) as ended, ThreadPoolExecutor() as pool:
         arguments = (str(uuid.UUID(bytes=txn)), "--commit", "--reason", "x")
-        resolved = pool.submit(service.command, "resolve", *arguments)
+        resolved = pool.submit(service.command, "transaction", "resolve", *arguments)
         asking = stranger.control()
         asked = asking.request(Discharge(txn_id=txn, fail=True))
         checks[txn].disposition(Accepted(), settled=False)

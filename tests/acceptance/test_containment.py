@@ -14,10 +14,11 @@ import pytest
 
 from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
+from coordinator.bounds import Bounds
 from coordinator.group import deliveries
 from coordinator.group.queues import Queue
 from coordinator.service import Service
-from coordinator.transactions import Transaction
+from coordinator.transaction import Transaction
 from links.connection import Connection
 from links.output import Output
 from links.reactor import Reactor
@@ -222,8 +223,7 @@ def test_of_peers_that_say_nothing_one_cannot_be_closed(
 ) -> None:
     """The others are closed all the same."""
     service, port = service_and_port
-    limits = service.limits.model_copy(update={"opening_seconds": 0.5})
-    monkeypatch.setattr(service, "limits", limits)
+    monkeypatch.setattr(service, "bounds", Bounds(opening_seconds=0.5))
     silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(3)]
     first = silent[0].getsockname()[1]
     fails_for(monkeypatch, Reactor, "close", lambda _reactor, connection: connection.peer.endswith(f":{first}"))

@@ -21,8 +21,8 @@ Connect = Callable[[str], Peer]
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    limits = {"connections_per_address": "4", "connections_per_user": "2", "connections_unopened": "6"}
-    with running_service({f"limits.{name}": value for name, value in limits.items()}) as service:
+    limits = {"limits.connections_per_address": "4", "limits.connections_per_user": "2"}
+    with running_service({**limits, "bounds.connections_unopened": "6"}) as service:
         add_users(service, "alice", "bob")
         yield service
 

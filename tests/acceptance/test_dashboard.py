@@ -176,6 +176,7 @@ def _until_none(found: Callable[[], Sequence[object]]) -> None:
         time.sleep(0.5)
 
 
+@pytest.mark.night
 def test_each_query_finds_what_clients_do_once(
     services: list[Service], prometheus: Prometheus, begin_at: BeginAt
 ) -> None:

@@ -99,7 +99,9 @@ def test_while_it_is_open_others_go_on_and_decide(
         session.peer.close_socket()
         checker.take().disposition(Rejected() if fail else Accepted(), settled=False)
     else:
-        service.cli("resolve", str(uuid.UUID(bytes=txn)), "--rollback" if fail else "--commit", "--reason", "x")
+        service.cli(
+            "transaction", "resolve", str(uuid.UUID(bytes=txn)), "--rollback" if fail else "--commit", "--reason", "x"
+        )
     assert decided(ask, txn)[0] == ("rollback" if fail else "commit")
     if fail:
         with pytest.raises(psycopg.Error, match="was decided meanwhile, and not by commit") as refused:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import Flow, Source
@@ -22,7 +23,7 @@ _UNSETTLED = 200
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with running_service({"limits.unsettled_per_link": str(_UNSETTLED)}) as service:
+    with running_service({"bounds.unsettled_per_link": str(_UNSETTLED)}) as service:
         yield service
 
 
@@ -85,13 +86,18 @@ def test_as_much_as_a_link_may_leave_unsettled(begin: Begin, address: str, servi
     assert len(receiver.drain()) == _UNSETTLED
     receiver.credit(5)
     session.sync()
-    told = [line for line in service.log_lines()[since:] if "unsettled_per_link" in line["event"]]
+
+    def full(line: dict[str, Any]) -> bool:
+        return "as many unsettled deliveries as a link may" in line["event"]
+
+    service.wait_for(full, since=since)
+    told = [line for line in service.log_lines(since) if full(line)]
     assert [(line["link"], line["unsettled"]) for line in told] == [(receiver.answer.name, _UNSETTLED)]
 
 
 @pytest.mark.rule("P5")
 @pytest.mark.parametrize("attached", [any_of, chosen, shown, subscribed])
-@pytest.mark.parametrize(("messages", "window", "more"), [(1, 0, 1), (3, 2, 100), (5, 2, 2), (3, 1, 1)])
+@pytest.mark.parametrize(("messages", "window", "more"), [(1, 0, 1), (3, 2, 100), by_night(5, 2, 2), by_night(3, 1, 1)])
 def test_what_waits_for_the_window_of_the_session(
     begin: Begin, address: str, attached: Callable[[Session, str], Receiver], messages: int, window: int, more: int
 ) -> None:
@@ -121,8 +127,8 @@ def test_what_waits_for_the_window_of_the_session(
 
 @pytest.mark.rule("P5")
 @pytest.mark.parametrize("attached", [any_of, chosen, shown, subscribed])
-@pytest.mark.parametrize(("messages", "credit"), [(1, 1), (5, 5), (5, 3), (5, 6), (0, 1)])
-@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(("messages", "credit"), [by_night(1, 1), (5, 5), (5, 3), (5, 6), by_night(0, 1)])
+@pytest.mark.parametrize("later", [False, by_night(True)])
 def test_credit_that_is_used_up_exactly(
     begin: Begin, address: str, attached: Callable[[Session, str], Receiver], messages: int, credit: int, later: bool
 ) -> None:

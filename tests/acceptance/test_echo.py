@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_wire import Begin
 from tests.wire.frames import Accepted, Flow, Source
 from tests.wire.links import Receiver, Sender
@@ -165,7 +166,7 @@ def test_of_a_session_without_drain(begin: Begin) -> None:
 
 
 @pytest.mark.rule("P5")
-@pytest.mark.parametrize("credit", [2**31 - 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("credit", [by_night(2**31 - 1), by_night(2**31), 2**32 - 1])
 @pytest.mark.parametrize("source", [{}, {"distribution_mode": "copy"}], ids=["consumer", "browser"])
 def test_as_much_credit_as_can_be_given(begin: Begin, address: str, credit: int, source: dict[str, Any]) -> None:
     """It is a uint (part 2, section 2.7.4); the engine counts in a signed one."""

@@ -18,6 +18,7 @@ import pytest
 
 from spark.books.description import describe
 from store.embedded.running import ROLE, running_url
+from tests.fix_night import by_night
 from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, REPOSITORY, Service
 from tests.fix_wire import BeginAt
@@ -79,7 +80,7 @@ def test_orders_in_python_into_an_inbox_over_a_kill(
     with (tmp_path / "orders.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["id"]) for row in rows] == list(range(1, 61))
-    assert service.cli("outcome", rows[0]["txn_id"])
+    assert service.cli("transaction", "show", rows[0]["txn_id"])
     # its book, without the last of what it has done
     inbox.write_text("".join(inbox.read_text().splitlines(keepends=True)[:-1]))
     book = (EXAMPLES / "consumer_javascript" / "inbox_book.toml").read_text()
@@ -126,6 +127,7 @@ def test_checked_orders_are_repaired_after_a_kill(service: Service, consumer_pro
     assert sorted(json.loads(line)["id"] for line in lines) == ["order-1", "order-2"]
 
 
+@pytest.mark.night
 @pytest.mark.rule("X1", "R20", "R21")
 def test_orders_in_java(
     service: Service, orders_java_classpath: str, consumer_project: Path, spark: SparkSession, tmp_path: Path
@@ -175,7 +177,7 @@ def test_checked_orders_in_java_are_repaired_after_a_kill(
 
 
 @pytest.mark.rule("X2", "X4")
-@pytest.mark.parametrize("program", ["OneCommit", "SpringOneCommit"])
+@pytest.mark.parametrize("program", ["OneCommit", by_night("SpringOneCommit")])
 def test_one_commit_in_java_over_kills(
     own_service: Service, begin_at: BeginAt, orders_java_classpath: str, tmp_path: Path, program: str
 ) -> None:
@@ -208,6 +210,7 @@ def place_until_killed(command: list[str], folder: Path) -> None:
     held.communicate(timeout=PATIENCE)
 
 
+@pytest.mark.night
 @pytest.mark.rule("H8", "R20", "X1", "X2", "X4", "X5")
 def test_the_report_finds_exactly_the_planted_crashes(consumer_project: Path, tmp_path: Path) -> None:
     """Of best effort; with check-back, and with one commit for row and message, the same crashes lose nothing. The

@@ -17,7 +17,7 @@ from tests.wire.peer import Session
 WINDOW = 100
 SETTINGS = {
     "addresses.patterns": '[{"match": "*", "kind": "fifo"}]',
-    "limits.window_messages": str(WINDOW),
+    "bounds.window_messages": str(WINDOW),
     "workers": "2",
 }
 REFUSED = Modified(undeliverable_here=True)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.rule("D3", "D2")
 FAILED = Modified(delivery_failed=True)
 SETTINGS = {
     "addresses.patterns": '[{"match": "*", "kind": "fifo", "max_attempts": 3, "retry": "ladder 1h 2h"}]',
-    "limits.window_messages": str(WINDOW),
+    "bounds.window_messages": str(WINDOW),
 }
 
 Due = Callable[..., None]
@@ -161,7 +161,7 @@ def test_a_purge_of_what_waits_lets_the_group_go_on(begin: Begin, ask: Ask, serv
             " join coordinator.address a on a.id = h.address_id where a.name = %s and attempts = 0 for update of e",
             (address,),
         )
-        assert "purged 1" in service.cli("purge", address)
+        assert "purged 1" in service.cli("address", "purge", address)
     assert consumer.take().body == 1
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, Dial
 from tests.fuzz.run import Run, cases, watched_service
@@ -38,22 +39,25 @@ from tests.wire.frames import Begin as BeginFrame
 from tests.wire.messages import Header, data
 from tests.wire.types import Char, Raw, Symbol, UInt, ULong, encode
 
-_WARM_UP, _FRAMES = 5_000, 10_000
+_WARM_UP = 5_000
 
 
 @pytest.mark.rule("S6", "P14")
-def test_fuzzed_bytes_harm_only_their_sender() -> None:
+@pytest.mark.parametrize(
+    ("seeds", "frames"), [([None], 4_000), by_night([1, None], 10_000)], ids=["of this run", "fixed, and of this run"]
+)
+def test_fuzzed_bytes_harm_only_their_sender(seeds: list[int | None], frames: int) -> None:
     """A fixed seed, then one of this run: no crash, no hang, nothing left, and a client beside loses nothing.
 
     What hangs is not told by the clock of a busy machine: see ``tests/fuzz/driver.py``.
     """
-    seeds = (1, SystemRandom().getrandbits(32))
-    print(f"seeds {seeds}")  # noqa: T201 (shown where it fails)
+    drawn = [SystemRandom().getrandbits(32) if seed is None else seed for seed in seeds]
+    print(f"seeds {drawn}")  # noqa: T201 (shown where it fails)
     with watched_service() as service:
-        for seed in seeds:
-            report = Run(service, seed, bound=PATIENCE / 4).play(cases(seed), _FRAMES, _WARM_UP)
+        for seed in drawn:
+            report = Run(service, seed, bound=PATIENCE / 4).play(cases(seed), frames, _WARM_UP)
             assert not report.failures, "\n".join(report.failures)
-            assert report.total >= _WARM_UP + _FRAMES
+            assert report.total >= _WARM_UP + frames
             assert report.rounds > 0
 
 
@@ -111,7 +115,7 @@ _UNREADABLE = [
 
 @pytest.mark.rule("S6", "P14")
 @pytest.mark.parametrize(("properties", "condition"), _UNREADABLE)
-@pytest.mark.parametrize("target", [Target(address="fuzz-properties"), Target(), Coordinator()])
+@pytest.mark.parametrize("target", [Target(address="fuzz-properties"), by_night(Target()), by_night(Coordinator())])
 def test_properties_of_an_attach_that_cannot_be_read(
     begin: Begin, properties: dict[object, object], condition: str | None, target: Target | Coordinator
 ) -> None:

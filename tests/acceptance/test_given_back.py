@@ -10,6 +10,7 @@ import pytest
 from store.embedded.running import running_url
 from store.locks import ROW_OF
 from store.tables import SCHEMA
+from tests.fix_night import by_night
 from tests.fix_service import Service, running_service
 from tests.fix_wire import BeginAt, DialTo
 from tests.wire.frames import Accepted, Open
@@ -46,7 +47,7 @@ def _fill(session: Session, address: str, *messages: bytes) -> None:
 
 
 @pytest.mark.rule("D5", "P17", "P16")
-@pytest.mark.parametrize("priority", [9, 4, 0])
+@pytest.mark.parametrize("priority", [by_night(9), 4, by_night(0)])
 @pytest.mark.parametrize(
     "consumer",
     [lambda session, name: session.receiver(name), lambda session, name: select(session, name, "true = true")],

@@ -19,14 +19,14 @@ EXCEEDED = "amqp:resource-limit-exceeded"
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with running_service({"limits.groups_per_address": str(MOST)}) as service:
+    with running_service({"bounds.groups_per_address": str(MOST)}) as service:
         yield service
 
 
 def _refused(session: Session, source: str | Source) -> None:
     error = session.receiver(source).wait_detached().error
     assert error is not None
-    assert (error.condition, "limits.groups_per_address" in str(error.description)) == (EXCEEDED, True)
+    assert (error.condition, f"at most {MOST} consumer groups" in str(error.description)) == (EXCEEDED, True)
 
 
 @pytest.mark.rule("S4", "D1")

@@ -84,7 +84,7 @@ def test_policies_of_groups_are_listed(begin: Begin, service: Service, ask: Ask,
     assert said == f"'{address}::own': on_expiry drop, retry exponential 1s 2 10m\n"
     service.cli("group", "set", address, "--max-attempts", "7")
     wanted = ("group", "on_expiry", "max_attempts", "retry", "own_policies")
-    lines = [[line[name] for name in wanted] for line in json.loads(service.cli("groups", address, "--json"))]
+    lines = [[line[name] for name in wanted] for line in json.loads(service.cli("group", "list", address, "--json"))]
     assert lines == [
         ["", "drop", 7, "immediate", ["max_attempts"]],
         ["own", "drop", 16, "exponential 1s 2 10m", ["on_expiry", "retry"]],
@@ -93,8 +93,8 @@ def test_policies_of_groups_are_listed(begin: Begin, service: Service, ask: Ask,
     assert ask(viewed, address) == [("immediate", ["max_attempts"]), ("exponential 1s 2 10m", ["on_expiry", "retry"])]
     said = service.cli("group", "set", f"{address}::own", "--retry", "inherit", "--on-expiry", "inherit")
     assert said == f"'{address}::own': on_expiry inherit, retry inherit\n"
-    assert "own-policies" in service.cli("groups", address).splitlines()[0]
-    assert [each["own_policies"] for each in json.loads(service.cli("groups", address, "--json"))] == [
+    assert "own-policies" in service.cli("group", "list", address).splitlines()[0]
+    assert [each["own_policies"] for each in json.loads(service.cli("group", "list", address, "--json"))] == [
         ["max_attempts"],
         [],
     ]

@@ -12,12 +12,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from coordinator.__main__ import app
 from coordinator.address.addresses import UNANSWERED as ADDRESS
 from coordinator.commands import timeline
 from store.database import connected
 from store.embedded.running import running_url
 from tests.fix_check_back import Plant
+from tests.fix_night import by_night
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import in_group
@@ -107,11 +110,11 @@ def test_a_commit_that_is_consumed_once(begin: Begin, service: Service, ask: Ask
     assert committed["detail"].startswith("2 posted, 0 accepted: discharged by a client (instance ")
     times = [event["at"] for event in found["events"]]
     assert times == sorted(times)
-    one = json.loads(service.cli("history", str(first), "--json"))
+    one = json.loads(service.cli("message", "show", str(first), "--json"))
     assert (one["txn_id"], _told(one)[-1]) == (str(found["txn_id"]), ("accepted", address))
     assert all(event["at"].endswith("+00:00") for event in one["events"])
-    shown = service.cli("history", str(uuid.UUID(bytes=txn)))
-    assert shown.splitlines()[:2] == [f"transaction: {uuid.UUID(bytes=txn)}", "outcome:     commit"]
+    shown = service.cli("transaction", "show", str(uuid.UUID(bytes=txn)))
+    assert shown.splitlines()[:2] == [f"txn-id:       {uuid.UUID(bytes=txn)}", "outcome:      commit"]
     assert f"to {address}, " in shown
 
 
@@ -147,7 +150,7 @@ def test_what_a_plain_transaction_has_in_memory(begin: Begin, service: Service, 
     assert (found["outcome"], _told(found)) == ("undecided", [("declared", None), ("now undecided", None)])
     assert "1 posted, 0 retired, in the memory of instance " in found["events"][-1]["detail"]
     assert "by " in found["events"][0]["detail"]
-    service.cli("resolve", txn.hex(), "--rollback", "--reason", "the shop is shut")
+    service.cli("transaction", "resolve", txn.hex(), "--rollback", "--reason", "the shop is shut")
     (*_, last) = _history(service, txn)["events"]
     assert "1 posted, 0 accepted: the shop is shut, by an operator or a statement in SQL" in last["detail"]
 
@@ -284,7 +287,7 @@ def test_what_expires_and_what_is_purged(begin: Begin, service: Service, ask: As
     (number,) = _halves(ask, address)
     _soon(service, number, lambda told: ("expired", address) in told)
     post(session, address, b"2")
-    service.cli("purge", address)
+    service.cli("address", "purge", address)
     (*_, last) = _history(service, _halves(ask, address)[-1])["events"]
     assert (last["what"], last["detail"]) == ("purged", "by a command")
 
@@ -318,13 +321,13 @@ def test_a_broadcast_and_a_subscription_that_leaves_out(begin: Begin, service: S
 @pytest.mark.parametrize(
     ("message_id", "written"),
     [
-        ("order-7", "order-7"),
+        by_night("order-7", "order-7"),
         ("order-7", "ID:AMQP_NO_PREFIX:order-7"),
-        (uuid.UUID(int=7 << 100), str(uuid.UUID(int=7 << 100))),
+        by_night(uuid.UUID(int=7 << 100), str(uuid.UUID(int=7 << 100))),
         (uuid.UUID(int=7 << 100), f"ID:AMQP_UUID:{uuid.UUID(int=7 << 100)}"),
-        (ULong(77), "77"),
+        by_night(ULong(77), "77"),
         (ULong(77_000), "77000"),
-        (b"\x01\xfe", "01fe"),
+        by_night(b"\x01\xfe", "01fe"),
     ],
 )
 def test_the_message_id_of_its_client(
@@ -336,7 +339,7 @@ def test_the_message_id_of_its_client(
     sender = session.sender(address)
     for properties in (Properties(message_id=message_id), Properties(message_id="x", subject="order-7")):
         assert sender.outcome(properties.encoded() + data(b"order-7 77 01fe")) == Accepted()
-    found = json.loads(service.cli("history", written, "--since", since, "--json"))
+    found = json.loads(service.cli("message", "show", written, "--since", since, "--json"))
     assert [line["events"][0]["message"] for line in found] == _halves(ask, address)[:1]
 
 
@@ -350,7 +353,7 @@ def test_what_is_to_expire_or_to_be_delivered_later_than_any_program_can_say(
     message = section(0x72, {Symbol("x-opt-delivery-time"): later}) + Properties(absolute_expiry_time=later).encoded()
     assert sender.outcome(message + data(b"1")) == Accepted()
     (half_id,) = _halves(ask, address)
-    told = service.cli("history", str(half_id))
+    told = service.cli("message", "show", str(half_id))
     assert "due at 9999-12-30" in told, told
     assert "expires" not in told
 
@@ -361,26 +364,37 @@ def test_two_with_one_message_id(begin: Begin, service: Service, ask: Ask, addre
     large = section(0x72, {Symbol("x-opt-much"): "x" * 10_000}) + Properties(message_id=address).encoded()
     for message in (Properties(message_id=address).encoded(), large):
         assert sender.outcome(message + data(b"1")) == Accepted()
-    shown = service.cli("history", address, "--since", "1h")
+    shown = service.cli("message", "show", address, "--since", "1h")
     posts = [line.split()[3] for line in shown.splitlines() if line.endswith(" octets")]
     assert posts == [str(number) for number in _halves(ask, address)]
     assert shown.count("transaction: none: posted outside transactions") == 2
+
+
+def _refused(service: Service, noun: str, *arguments: str) -> Result:
+    """``coordinator transaction show``, or ``message show``, in this process: its texts are many."""
+    return CliRunner().invoke(app, [noun, "show", *arguments], env=service.environment())
 
 
 def test_what_is_not_known(begin: Begin, service: Service, address: str) -> None:
     control = begin().control()
     empty = control.declare()
     control.commit(empty)
-    for what, status, said in (
-        (empty.hex(), 1, "nothing else is known of it: it did no work, or is undecided and younger than a moment"),
-        (uuid.uuid4().hex, 1, "is not known: its id was not made by this store"),
-        ("12345", 1, "the store has no message 12345"),
-        ("9" * 19, 2, "TXN-ID|MESSAGE-ID: expected 32 hexadecimal digits, the number of a message, or --since"),
-        ("order-7\x1b[2J", 2, "not 'order-7\\x1b[2J'"),
-        ("", 2, "TXN-ID|MESSAGE-ID: expected 32 hexadecimal digits"),
+    for noun, what, status, said in (
+        (
+            "transaction",
+            empty.hex(),
+            1,
+            "nothing else is known of it: it did no work, or is undecided and younger than a moment",
+        ),
+        ("transaction", uuid.uuid4().hex, 1, "is not known: its id was not made by this store"),
+        ("message", "12345", 1, "the store has no message 12345"),
+        ("message", "9" * 19, 2, "MESSAGE: expected the number of a message, or --since with its message-id, not '9"),
+        ("message", "order-7\x1b[2J", 2, "not 'order-7\\x1b[2J'"),
+        ("transaction", "order-7\x1b[2J", 2, "TXN-ID: expected 32 hexadecimal digits, not 'order-7\\x1b[2J'"),
+        ("message", "", 2, "MESSAGE: expected the number of a message"),
     ):
-        done = service.command("history", what)
-        assert (done.returncode, done.stdout) == (status, "")
+        done = _refused(service, noun, what)
+        assert (done.exit_code, done.stdout) == (status, "")
         assert said in done.stderr, what
     for more, status, said in (
         (("--until", "1h"), 2, "--until: give --since, too"),
@@ -389,12 +403,12 @@ def test_what_is_not_known(begin: Begin, service: Service, address: str) -> None
         (("--since", "1h"), 1, "no message with the message-id 'never' was posted from "),
         (("--since", "0001-01-01T00:00:00+05:00"), 2, "--since: '0001-01-01T00:00:00+05:00' is no time"),
     ):
-        done = service.command("history", "never", *more)
-        assert (done.returncode, done.stdout) == (status, "")
+        done = _refused(service, "message", "never", *more)
+        assert (done.exit_code, done.stdout) == (status, "")
         assert said in done.stderr, more
     for nothing in ("", "ID:AMQP_UUID:"):
-        done = service.command("history", nothing, "--since", "1h")
-        assert (done.returncode, done.stderr) == (
+        done = _refused(service, "message", nothing, "--since", "1h")
+        assert (done.exit_code, done.stderr) == (
             2,
-            f"error: MESSAGE-ID: expected the message-id that a client gave, not {nothing!r}\n",
+            f"error: MESSAGE: expected the message-id that a client gave, not {nothing!r}\n",
         )

@@ -153,8 +153,8 @@ def test_metrics_have_no_line_of_theirs(told: dict[str, Told], service: Service)
     [
         "address list",
         "address show hostile",
-        "groups",
-        "transactions",
+        "group list",
+        "transaction list",
         "dead-letters list",
         "dead-letters show buried",
         "audit",
@@ -170,9 +170,9 @@ def test_a_terminal_gets_no_control_character(told: dict[str, Told], service: Se
 
 def test_a_history_forges_no_event(told: dict[str, Told], service: Service) -> None:
     for _, txn in told.values():
-        done = _run(service, "history", txn)
+        done = _run(service, "transaction", "show", txn)
         assert {each for line in done.split("\n") for each in harmful(line)} == set()
-        assert done.count("declared") == 1
+        assert done.count(" declared ") == 1
 
 
 def test_no_statement_and_no_file_comes_of_them(told: dict[str, Told], service: Service) -> None:

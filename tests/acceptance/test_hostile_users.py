@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
-from coordinator.login import prepared
+from coordinator.login import verifiers
 from store.embedded.running import running_url
 from tests.fix_hostile import HOSTILE, harmful
 from tests.fix_service import PATIENCE, Service, running_service
@@ -32,9 +32,9 @@ MECHANISMS = ("PLAIN", *HASHES)
 
 def _names() -> Iterator[tuple[str, str]]:
     for name, value in VALUES.items():
-        with suppress(prepared.NotPrepared):
+        with suppress(verifiers.NotPrepared):
             if value.isprintable():  # the command line takes no others
-                yield name, prepared.name(value)
+                yield name, verifiers.prepared_name(value)
 
 
 #: As they are kept, those that a user can have.
@@ -64,9 +64,9 @@ def _make(service: Service, value: str, password: str) -> list[Result]:
     why = ("--reason", value[:900])
     return [
         _run(service, "user", "add", "--password-file", password, *why, "--", value),
-        _run(service, "user", "role", *why, "--", "known", value),
-        _run(service, "grant", "send,create", "--user", "known", *why, "--", value),
-        _run(service, "who-can", "send", "--", value),
+        _run(service, "user", "set", *why, f"--role={value}", "--", "known"),
+        _run(service, "permission", "grant", "send,create", "--user", "known", *why, "--", value),
+        _run(service, "permission", "list", "--who", "send", value),
     ]
 
 
@@ -100,7 +100,7 @@ def test_lists_have_them_and_no_control_character(made: Made, service: Service, 
     assert made
     more = () if form == "table" else ("--json",)
     users = _run(service, "user", "list", *more)
-    rights = _run(service, "permissions", *more)
+    rights = _run(service, "permission", "list", *more)
     audit = _run(service, "audit", "--format", form)
     for each in (users, rights, audit):
         assert each.exit_code == 0, each.output

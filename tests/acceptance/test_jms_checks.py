@@ -120,7 +120,7 @@ def test_a_checked_order_in_java_is_rolled_back_before_its_commit(
             ):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-            service.cli("resolve", txns[0][0].hex, "--rollback", "--reason", "by the books")
+            service.cli("transaction", "resolve", txns[0][0].hex, "--rollback", "--reason", "by the books")
             book.commit()
             _, errors = place.communicate(timeout=PATIENCE)
         finally:

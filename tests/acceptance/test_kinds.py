@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import Accepted, Rejected, Target, TransactionalState
@@ -76,8 +77,11 @@ def _says(refused: object, address: str, kind: str) -> None:
     assert any(each in description for each in came)
 
 
-@WAYS
-@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize(
+    ("settled", "relay"),
+    [(False, False), (True, True), by_night(True, False), by_night(False, True)],
+    ids=["link", "relay-settled", "link-settled", "relay"],
+)
 @pytest.mark.parametrize(("kind", "manner"), TAKEN)
 def test_what_it_takes(begin: Begin, address: str, kind: str, manner: Manner, settled: bool, relay: bool) -> None:
     address = f"{kind}-{address}"

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec.message import first_delivery
+from store.codec.message import first_delivery
+from tests.fix_night import by_night
 from tests.fix_service import Service
 from tests.fix_wire import Begin
 from tests.wire.frames import (
@@ -245,7 +246,7 @@ def test_many_consumers_of_large_ones(begin: Begin, address: str, worker: Worker
 
 @pytest.mark.rule("P19", "D5")
 @pytest.mark.parametrize("how", ["detach", "end", "socket"])
-@pytest.mark.parametrize("snd_settle_mode", [0, 1])
+@pytest.mark.parametrize("snd_settle_mode", [0, by_night(1)])
 def test_a_large_one_cut_off_comes_whole_to_the_next(
     begin: Begin, address: str, how: str, snd_settle_mode: int
 ) -> None:

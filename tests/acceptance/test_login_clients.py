@@ -71,6 +71,7 @@ def test_rhea_logs_in(service: Service, rhea_project: Path) -> None:
     _only_right_passwords(service, log_in, "PLAIN", "Failed to authenticate")
 
 
+@pytest.mark.night
 @pytest.mark.rule("S1", "S8")
 @pytest.mark.parametrize("mechanism", [*SCRAM, "PLAIN"])
 def test_fe2o3_logs_in(service: Service, fe2o3_program: Path, mechanism: str) -> None:
@@ -80,6 +81,7 @@ def test_fe2o3_logs_in(service: Service, fe2o3_program: Path, mechanism: str) ->
     _only_right_passwords(service, log_in, mechanism, "Auth")
 
 
+@pytest.mark.night
 @pytest.mark.rule("S1", "S8")
 def test_go_amqp_logs_in(service: Service, go_program: Path) -> None:
     def log_in(mechanism: str, password: str) -> dict[str, Any]:
@@ -88,6 +90,7 @@ def test_go_amqp_logs_in(service: Service, go_program: Path) -> None:
     _only_right_passwords(service, log_in, "PLAIN", "SASL PLAIN auth failed")
 
 
+@pytest.mark.night
 @pytest.mark.rule("S1", "S8")
 def test_proton_cpp_logs_in(service: Service, proton_cpp_program: Path) -> None:
     """Not every system's library has SCRAM: Debian's is built without Cyrus."""

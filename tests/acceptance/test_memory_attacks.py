@@ -48,7 +48,7 @@ def small_service() -> Iterator[Service]:
     settings = {
         "limits.memory_bytes": str(_MOST),
         "limits.spool_bytes": "64 MiB",
-        "limits.addresses_per_connection": "1000000",  # an attack may have many connections
+        "bounds.addresses_per_connection": "1000000",  # an attack may have many connections
     }
     with running_service(settings) as service:
         yield service
@@ -126,7 +126,7 @@ def test_the_largest_transactions_are_refused(small_service: Service) -> None:
 @pytest.mark.rule("S5")
 def test_a_peer_that_reads_nothing_is_closed() -> None:
     """It is closed when it has left too much unread for the idle time; one that reads again in time is served on."""
-    with running_service({"limits.unread_bytes": "64 KiB", "limits.idle_timeout_seconds": "5"}) as service:
+    with running_service({"bounds.unread_bytes": "65536", "limits.idle_timeout_seconds": "5"}) as service:
         with attacking(service, attacks.read_nothing):
             service.wait_for(lambda line: line.get("reason") == "client-reads-nothing")
         peer = Peer(service.port)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.codec.message import examine, sections
+from store.codec.message import examine, sections
 from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service
 from tests.fix_wire import Begin
@@ -394,7 +394,7 @@ _WELL_FORMED = (
 
 
 def _bare(octets: bytes) -> bytes:
-    return b"".join(octets[found.start : found.end] for found in sections(octets) if found.code >= Properties.CODE)
+    return b"".join(octets[start:end] for code, start, _, end in sections(octets) if code >= Properties.CODE)
 
 
 def _expires_sooner(octets: bytes) -> bool:

@@ -19,12 +19,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from coordinator.settings import Settings
 from store.embedded.running import running_url
 from store.migrations import REVISIONS
-from tests.fix_command import Command, alive
+from tests.fix_command import alive
 from tests.fix_postgres import signal_server
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, BeginAt
 from tests.held_store import nothing_is_decided
 from tests.refusing import refused
+from tests.tables import all_cases
 from tests.wire.frames import Accepted, Discharge, Rejected, Released
 from tests.wire.messages import APPLICATION_PROPERTIES, data, section
 from tests.wire.queues import dead_letters, post
@@ -36,10 +37,21 @@ pytestmark = pytest.mark.rule("H19")
 #: Values by name and labels.
 Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
+#: Seconds that tests wait for.
+LONG = 2.0
+BRIEF = {
+    "coordinator.process.measuring.LOOK_SECONDS": 0.5,
+    "coordinator.process.measuring.LONG_SECONDS": LONG,
+    "coordinator.process.measuring._LONGEST_REQUEST_SECONDS": 2.0,
+    "coordinator.process.telling.TELL_SECONDS": 0.5,
+    "coordinator.process.telling.LONG_SECONDS": LONG,
+    "store.health._LONG_SECONDS": 1,
+}
+
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with running_service({"metrics.listen": "http://127.0.0.1:0"}) as service:
+    with running_service({"metrics.listen": "http://127.0.0.1:0"}, BRIEF) as service:
         yield service
 
 
@@ -239,7 +251,7 @@ def test_a_store_that_is_away(service: Service) -> None:
     _until(lambda: _ready(service) == 200)
 
 
-def test_a_store_that_does_not_commit(service: Service, begin_at: BeginAt, address: str, command: Command) -> None:
+def test_a_store_that_does_not_commit(service: Service, begin_at: BeginAt, address: str) -> None:
     """The store answers, and others hold a lock."""
     session = begin_at(service)
     control, sender = session.control(), session.sender(address)
@@ -251,20 +263,20 @@ def test_a_store_that_does_not_commit(service: Service, begin_at: BeginAt, addre
         _until(lambda: _ready(service) == 503)
         status, line = _get(service, "/readyz")
         assert (status, line.startswith("store: worker 0 waits for a commit, for ")) == (503, True)
-        assert _told(service, "commit_waits_seconds", worker="0") > 10
+        assert _told(service, "commit_waits_seconds", worker="0") > LONG
         assert _told(service, "store_up") == 1
         service.wait_for(lambda line: line.get("event") == "the store does not commit: clients wait")
-        checked = command("check", "--data-dir", str(service.data_dir), "--fewest-free", "0")
+        checked = service.command("check", "--fewest-free", "0")
         assert checked.returncode == 1
         assert re.search(r"wrong: a batch of the service waits for \d+ s.*held up by process \d+ \(", checked.stdout)
     assert control.answer_to(asked).state == Accepted()
     _until(lambda: _ready(service) == 200)
     service.wait_for(lambda line: line.get("event") == "the store commits again")
     assert _told(service, "commit_waits_seconds", worker="0") == 0
-    assert command("check", "--data-dir", str(service.data_dir), "--fewest-free", "0").returncode == 0
+    assert service.command("check", "--fewest-free", "0").returncode == 0
 
 
-def test_a_store_whose_disk_is_full(service: Service, begin_at: BeginAt, address: str, command: Command) -> None:
+def test_a_store_whose_disk_is_full(service: Service, begin_at: BeginAt, address: str) -> None:
     """Each attempt ends at once, with an error that the log and ``coordinator check`` repeat."""
     full = "the database's disk is full (SQLSTATE 53100)"
     sender, lines = begin_at(service).sender(address), len(service.log_lines())
@@ -274,7 +286,7 @@ def test_a_store_whose_disk_is_full(service: Service, begin_at: BeginAt, address
             lambda line: line.get("event") == "the store does not commit: clients wait", since=lines
         )
         assert said["hint"] == full
-        checked = command("check", "--data-dir", str(service.data_dir), "--fewest-free", "0")
+        checked = service.command("check", "--fewest-free", "0")
         assert checked.returncode == 1
         assert re.search(rf"wrong: a batch of the service waits for \d+ s.*; {re.escape(full)}\n", checked.stdout)
     assert sender.answer_to(posted).state == Accepted()
@@ -291,7 +303,7 @@ def test_what_is_wanting_is_said(service: Service, ask: Ask) -> None:
 
 def test_without_the_setting_there_is_no_process_and_no_port(begin_at: BeginAt) -> None:
     """The log says what the metrics would."""
-    with running_service() as service:
+    with running_service(constants=BRIEF) as service:
         assert [line for line in service.log_lines() if line.get("event") == "metrics"] == []
         assert _processes(service, "coord-metrics") == []
         sender = begin_at(service).sender("orders")
@@ -312,7 +324,7 @@ def test_nothing_listens_for_http_unless_told() -> None:
 
 
 @pytest.mark.rule("S11", "S7")
-@pytest.mark.parametrize(
+@all_cases(
     ("request_line", "code"),
     [
         ("GET /metrics HTTP/1.1", "200"),

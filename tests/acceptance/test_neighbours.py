@@ -29,7 +29,7 @@ from tests.workers import pid_of_worker
 @pytest.fixture
 def lone() -> Iterator[Service]:
     """A service whose every transaction is old enough for the store's list."""
-    with running_service({"transaction.register_after_seconds": "0.05"}) as service:
+    with running_service({"bounds.register_after_seconds": "0.05"}) as service:
         yield service
 
 
@@ -114,7 +114,7 @@ _BESIDE = 9
 @pytest.mark.rule("S5")
 def test_many_who_connect_at_once() -> None:
     """They have all come when the worker takes the first."""
-    with running_service({"limits.connections_unopened": str(2 * _NEW)}) as service, contextlib.ExitStack() as sockets:
+    with running_service({"bounds.connections_unopened": str(2 * _NEW)}) as service, contextlib.ExitStack() as sockets:
         peer = Peer(service.port)
         peer.open()
         session = peer.begin()

@@ -16,6 +16,7 @@ import pytest
 
 from store.embedded.running import running_url
 from tests.fix_application import Application, post
+from tests.fix_night import by_night
 from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import accept, in_group, pending
@@ -30,7 +31,6 @@ from tests.wire.types import Symbol, UInt
 
 pytestmark = pytest.mark.rule("X2", "X3")
 
-OPEN_SECONDS = 30.0
 TXN_ID = Symbol("x-opt-txn-id")
 
 #: How the SQL transaction ends. What others decide meanwhile agrees with it, or not.
@@ -107,7 +107,7 @@ def _rivals_decide(service: Service, begin: Begin, held: Held, address: str) -> 
     check.disposition(Rejected() if fail else Accepted(), settled=False)
     assert check.settlement().settled
     decision = "--rollback" if fail else "--commit"
-    service.cli("resolve", str(uuid.UUID(bytes=held.rivals["command"])), decision, "--reason", "x")
+    service.cli("transaction", "resolve", str(uuid.UUID(bytes=held.rivals["command"])), decision, "--reason", "x")
 
 
 def _askers_are_answered(service: Service, begin: Begin, held: Held) -> None:
@@ -115,7 +115,7 @@ def _askers_are_answered(service: Service, begin: Begin, held: Held) -> None:
     refused = begin().control().discharge(held.alone)
     assert condition(refused) == "amqp:transaction:unknown-id"
     assert "is undecided" in refused.error.description
-    assert "undecided" in service.cli("outcome", str(uuid.UUID(bytes=held.alone)))
+    assert "undecided" in service.cli("transaction", "show", str(uuid.UUID(bytes=held.alone)))
 
 
 class Neighbour:
@@ -144,8 +144,9 @@ class Neighbour:
         self.taken.append(delivery.body)
 
 
+@pytest.mark.parametrize("seconds", [3.0, by_night(30.0)])
 def test_the_service_waits_for_none_of_them(
-    service: Service, begin: Begin, names: tuple[str, str], address: str, ask: Ask, held: list[Held]
+    service: Service, begin: Begin, names: tuple[str, str], address: str, ask: Ask, held: list[Held], seconds: float
 ) -> None:
     name, orders = names
     since = time.monotonic()
@@ -157,7 +158,7 @@ def test_the_service_waits_for_none_of_them(
         accept(each.session.sender(name), b"later", each.alone)
         retire(each.session.receiver(orders, credit=1).take(), each.alone)
     neighbour = Neighbour(begin(), name)
-    while time.monotonic() < since + OPEN_SECONDS:
+    while time.monotonic() < since + seconds:
         neighbour.goes_on()
         assert ask(WAITING, pids) == []
     assert [pending(ask, each.alone) for each in held] == [2, 2, 2]

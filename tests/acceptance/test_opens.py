@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_wire import Dial
 from tests.wire import types
 from tests.wire.frames import (
@@ -50,7 +51,7 @@ def test_a_frame_size_that_is_too_small(dial: Dial, size: int) -> None:
 
 
 @pytest.mark.rule("P1", "P14")
-@pytest.mark.parametrize("desired", [None, ("sole-connection-for-container",)])
+@pytest.mark.parametrize("desired", [None, by_night(("sole-connection-for-container",))])
 @pytest.mark.parametrize("settled", [True, False])
 @pytest.mark.parametrize("piece", [1, 1 << 16])
 def test_transfers_that_come_with_the_open_end_their_link(

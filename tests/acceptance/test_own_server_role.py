@@ -25,7 +25,7 @@ _OLD_DAYS = "array[to_regclass('coordinator.half_20240101'), to_regclass('coordi
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     """Started on a store that has an old day: the first start of this version on it."""
-    with running_service() as service:
+    with running_service(constants={"coordinator.process.supervisor._MAINTENANCE_DELAY_SECONDS": 1.0}) as service:
         with psycopg.connect(running_url(service.data_dir)) as owner:
             owner.execute("select coordinator.make_day('2024-01-01')")
             owner.execute(f"drop owned by {SERVES}".encode())

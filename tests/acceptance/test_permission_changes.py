@@ -11,6 +11,7 @@ from store.database import connected
 from store.embedded.running import running_url
 from store.permissions import Verb
 from store.tables import ANONYMOUS
+from tests.fix_night import by_night
 from tests.fix_permissions import Enter, enter_as
 from tests.fix_service import Service, running_service
 from tests.fix_users import EVERYTHING, PASSWORD, add_user, grant, revoke
@@ -62,8 +63,16 @@ LINKS: list[tuple[Verb, Attach]] = [
 
 
 @pytest.mark.rule("S3")
-@pytest.mark.parametrize(("verb", "attach"), LINKS, ids=lambda value: getattr(value, "__name__", str(value)))
-@pytest.mark.parametrize("how", ["user", "role", "pattern", "role taken"])
+@pytest.mark.parametrize(
+    ("verb", "attach", "how"),
+    [
+        # each link by one way, and one link by each
+        (*link, how) if how == "user" or link is LINKS[1] else by_night(*link, how)
+        for link in LINKS
+        for how in ("user", "role", "pattern", "role taken")
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
 def test_a_link_ends_whose_permission_is_revoked(
     enter: Enter, service: Service, address: str, verb: Verb, attach: Attach, how: str
 ) -> None:

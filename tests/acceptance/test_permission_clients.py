@@ -64,6 +64,7 @@ def _seen_by(program: Path, service: Service, mechanism: str, said: str = UNAUTH
     return seen
 
 
+@pytest.mark.night
 @pytest.mark.rule("S3", "T23")
 def test_fe2o3(service: Service, fe2o3_program: Path) -> None:
     """Its transaction with a post that was refused rolls back; the next one is the user's own."""
@@ -73,6 +74,7 @@ def test_fe2o3(service: Service, fe2o3_program: Path) -> None:
     assert seen["own"] == ["permitted"]
 
 
+@pytest.mark.night
 @pytest.mark.rule("S3")
 def test_go_amqp(service: Service, go_program: Path) -> None:
     """It has no transactions: a post on the relay."""
@@ -81,6 +83,7 @@ def test_go_amqp(service: Service, go_program: Path) -> None:
     assert seen["own"] == ["permitted"]
 
 
+@pytest.mark.night
 @pytest.mark.rule("S3")
 def test_proton_cpp(service: Service, proton_cpp_program: Path) -> None:
     """It has no transactions, and does not show why a message was rejected, but why a link has ended."""

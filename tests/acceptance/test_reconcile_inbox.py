@@ -147,7 +147,7 @@ def _other_ends(session: Session, service: Service, address: str) -> None:
     delivery.receiver.detach()
     _post(session, address, "expires", ttl=1)
     _post(session, address, "purged")
-    service.cli("purge", address)
+    service.cli("address", "purge", address)
     _post(session, address, "late")
 
 

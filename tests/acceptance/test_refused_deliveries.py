@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from store.embedded.running import running_url
+from tests.fix_night import by_night
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import (
@@ -64,7 +65,7 @@ def refused(state: Any) -> str:
 
 @pytest.mark.rule("P14")
 @pytest.mark.parametrize(("fields", "error"), WRONG, ids=["delivery-tag", "message-format", "rcv-settle-mode"])
-@pytest.mark.parametrize("frame_size", [None, 10], ids=["one-transfer", "many"])
+@pytest.mark.parametrize("frame_size", [by_night(None), 10], ids=["one-transfer", "many"])
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_delivery_that_ends_its_link_is_rejected(
     begin: Begin, address: str, fields: dict[str, Any], error: str, frame_size: int | None, busy: bool
@@ -163,6 +164,7 @@ def test_an_aborted_delivery_that_does_not_fit_its_link(begin: Begin, address: s
     assert not any(isinstance(each.state, Rejected | Accepted) for each in told(session, number))
 
 
+@pytest.mark.day
 @pytest.mark.rule("P9", "P14")
 def test_such_a_delivery_on_the_relay(begin: Begin) -> None:
     session = begin()
@@ -307,7 +309,7 @@ def test_a_transaction_whose_post_ends_its_session_or_comes_behind(begin: Begin,
 @pytest.mark.rule("T15", "T22")
 @pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize("stolen", [False, True])
-@pytest.mark.parametrize("more", [0, 2])
+@pytest.mark.parametrize("more", [by_night(0), 2])
 def test_a_transaction_whose_post_is_cut_off_by_the_end_of_its_session(
     begin: Begin, address: str, settled: bool, stolen: bool, more: int
 ) -> None:

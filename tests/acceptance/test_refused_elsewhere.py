@@ -18,7 +18,7 @@ from tests.wire.peer import Session
 from tests.wire.queues import post
 
 _WINDOW = 10
-_SETTINGS = {"limits.window_messages": str(_WINDOW)}
+_SETTINGS = {"bounds.window_messages": str(_WINDOW)}
 
 
 @pytest.fixture(scope="module")

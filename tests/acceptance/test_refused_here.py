@@ -18,7 +18,7 @@ _ELSEWHERE = Modified(undeliverable_here=True)
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with running_service({"limits.window_messages": str(_WINDOW)}) as service:
+    with running_service({"bounds.window_messages": str(_WINDOW)}) as service:
         yield service
 
 

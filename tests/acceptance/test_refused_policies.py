@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_service import Service
 from tests.fix_wire import Ask
 from tests.wire.frames import Modified, TransactionalState, frame
@@ -66,7 +67,7 @@ def _known(session: Session) -> None:
 def _policies(service: Service) -> Any:
     """All that is stored of them, and what was noted of their changes."""
     shown = json.loads(service.cli("address", "show", ADDRESS, "--json"))
-    groups = json.loads(service.cli("groups", ADDRESS, "--json"))
+    groups = json.loads(service.cli("group", "list", ADDRESS, "--json"))
     return shown, groups, service.cli("audit", "--format", "json")
 
 
@@ -74,27 +75,33 @@ def _policies(service: Service) -> Any:
     ("command", "options", "status", "says"),
     [
         ("address", ("--retry", "soon"), 2, "--retry: the retry policy 'soon': expected immediate"),
-        ("address", ("--retry", ""), 2, "--retry: the retry policy '': expected immediate"),
-        ("address", ("--retry", "ladder 1s 9"), 2, "--retry: the wait '9'"),
-        ("address", ("--retry", "ladder 1s 31d"), 2, "--retry: the wait '31d': expected 1ms to 30d"),
-        ("address", ("--retry", "ladder" + " 1s" * 200), 2, "--retry: a "),
+        by_night("address", ("--retry", ""), 2, "--retry: the retry policy '': expected immediate"),
+        by_night("address", ("--retry", "ladder 1s 9"), 2, "--retry: the wait '9'"),
+        by_night("address", ("--retry", "ladder 1s 31d"), 2, "--retry: the wait '31d': expected 1ms to 30d"),
+        by_night("address", ("--retry", "ladder" + " 1s" * 200), 2, "--retry: a "),
         ("address", ("--retry", "ladder 1s\n2s\x1b[2J"), 2, "--retry: the wait '2s\\x1b[2J'"),
-        ("address", ("--max-attempts", "3", "--retry", "ladder 1s,5s"), 2, "--retry: the wait '1s,5s'"),
-        ("address", ("--retry", "exponential 1m 0.5 1h"), 2, "--retry: the factor '0.5'"),
-        ("address", ("--retry", "exponential 1h 2 1m"), 2, "--retry: the longest wait 1m is shorter"),
-        ("address", ("--retry", "immediate", "--kind", "batch"), 2, "--kind: expected normal, transaction, fifo"),
-        ("address", ("--retry", "immediate", "--kind", "fifo"), 1, "to or from fifo no address changes"),
-        ("address", ("--retry", "immediate", "--on-expiry", "burn"), 2, "--on-expiry: expected drop or dead-letter"),
+        by_night("address", ("--max-attempts", "3", "--retry", "ladder 1s,5s"), 2, "--retry: the wait '1s,5s'"),
+        by_night("address", ("--retry", "exponential 1m 0.5 1h"), 2, "--retry: the factor '0.5'"),
+        by_night("address", ("--retry", "exponential 1h 2 1m"), 2, "--retry: the longest wait 1m is shorter"),
+        by_night(
+            "address", ("--retry", "immediate", "--kind", "batch"), 2, "--kind: expected normal, transaction, fifo"
+        ),
+        by_night("address", ("--retry", "immediate", "--kind", "fifo"), 1, "to or from fifo no address changes"),
+        by_night(
+            "address", ("--retry", "immediate", "--on-expiry", "burn"), 2, "--on-expiry: expected drop or dead-letter"
+        ),
         ("address", ("--retry", "immediate", "--check-most", "0"), 2, "--check-most: expected a number from 1"),
-        ("address", ("--check-most", "4", "--check-interval", "nan"), 2, "--check-interval: expected seconds"),
-        ("address", ("--check-most", "4", "--check-immunity", "3601"), 2, "--check-immunity: expected seconds"),
-        ("address", ("--retry", "immediate", "--max-attempts", "0"), 2, "--max-attempts"),
-        ("address", ("--retry", "immediate", "--retention-hours", "-1"), 2, "--retention-hours"),
+        by_night("address", ("--check-most", "4", "--check-interval", "nan"), 2, "--check-interval: expected seconds"),
+        by_night("address", ("--check-most", "4", "--check-immunity", "3601"), 2, "--check-immunity: expected seconds"),
+        by_night("address", ("--retry", "immediate", "--max-attempts", "0"), 2, "--max-attempts"),
+        by_night("address", ("--retry", "immediate", "--retention-hours", "-1"), 2, "--retention-hours"),
         ("address", (), 2, "give at least one of"),
-        ("group", ("--retry", "ladder 1s 9"), 2, "--retry: the wait '9'"),
-        ("group", ("--max-attempts", "3", "--retry", "ladder 0s"), 2, "--retry: the wait '0s'"),
-        ("group", ("--retry", "inherit", "--max-attempts", "32768"), 2, "--max-attempts: expected a number from 1"),
-        ("group", ("--retry", "inherit", "--on-expiry", "burn"), 2, "--on-expiry: expected drop, dead-letter"),
+        by_night("group", ("--retry", "ladder 1s 9"), 2, "--retry: the wait '9'"),
+        by_night("group", ("--max-attempts", "3", "--retry", "ladder 0s"), 2, "--retry: the wait '0s'"),
+        by_night(
+            "group", ("--retry", "inherit", "--max-attempts", "32768"), 2, "--max-attempts: expected a number from 1"
+        ),
+        by_night("group", ("--retry", "inherit", "--on-expiry", "burn"), 2, "--on-expiry: expected drop, dead-letter"),
     ],
 )
 def test_nothing_changes(

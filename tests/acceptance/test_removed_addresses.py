@@ -15,6 +15,7 @@ from store import removal
 from store.database import connected
 from store.embedded.running import running_url
 from store.ids import id_at
+from tests.fix_night import by_night
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin
 from tests.wire.checkable import in_group
@@ -256,7 +257,7 @@ def test_removing_an_address(begin: Begin, service: Service, address: str, ask: 
 
 @pytest.mark.rule("T8", "T31", "D1")
 @pytest.mark.parametrize("checkable", [False, True])
-@pytest.mark.parametrize("outcome", [Accepted(), Rejected(), Modified(delivery_failed=True)])
+@pytest.mark.parametrize("outcome", [Accepted(), by_night(Rejected()), by_night(Modified(delivery_failed=True))])
 def test_what_is_retired_from_a_removed_address_is_committed_without_it(
     begin: Begin, service: Service, address: str, ask: Ask, checkable: bool, outcome: State
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_wire import Begin
 from tests.wire.frames import RECEIVER, SENDER, Accepted, Attach, Modified, Received, Source, Target
 from tests.wire.links import Link, Receiver
@@ -197,7 +198,7 @@ def test_a_dynamic_node_with_properties_that_are_understood(begin: Begin, asked:
 
 
 @pytest.mark.rule("P8", "P14")
-@pytest.mark.parametrize("role", [SENDER, RECEIVER], ids=["target", "source"])
+@pytest.mark.parametrize("role", [SENDER, by_night(RECEIVER)], ids=["target", "source"])
 @pytest.mark.parametrize(
     ("asked", "condition"),
     [
@@ -244,7 +245,7 @@ def test_a_sender_that_comes_again_sends_again(begin: Begin, address: str, unset
 
 
 @pytest.mark.rule("P19", "D9")
-@pytest.mark.parametrize("frame_size", [None, 3])
+@pytest.mark.parametrize("frame_size", [by_night(None), 3])
 @pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_transfer_that_resumes_is_ignored(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from coordinator.memory import MOST_FAIR
+from tests.fix_night import by_night
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import Accepted, Detach, Modified, Source, Target, TransactionalState, Transfer
@@ -82,21 +83,19 @@ def _detach_unseen(_begin: Begin, _address: str, receiver: Receiver) -> None:
 
 
 _End = Callable[[Begin, str, Receiver], None]
-_ends = pytest.mark.parametrize(
-    "end",
-    [
-        _end_session,
-        _end_link,
-        _end_link_then_session,
-        _steal,
-        _end_link_and_see,
-        _steal_and_see,
-        _see_then_end_session,
-        _close,
-        _detach,
-        _detach_unseen,
-    ],
-)
+_THREE = [_end_session, _steal_and_see, _detach_unseen]
+_OTHERS = [
+    _end_link,
+    _end_link_then_session,
+    _steal,
+    _end_link_and_see,
+    _see_then_end_session,
+    _close,
+    _detach,
+]
+_all_ends = pytest.mark.parametrize("end", [*_THREE, *_OTHERS])
+#: Three by day: by the service, by another client, by its own.
+_ends = pytest.mark.parametrize("end", [*_THREE, *map(by_night, _OTHERS)])
 
 
 class _Work:
@@ -122,9 +121,10 @@ def work(begin: Begin, address: str) -> _Work:
     return _Work(begin, address, Source(address=address))
 
 
-@_ends
-@pytest.mark.parametrize("settled", [False, True])
-@pytest.mark.parametrize("told", [False, True])
+@_all_ends
+@pytest.mark.parametrize(
+    ("settled", "told"), [(False, True), (True, False), by_night(False, False), by_night(True, True)]
+)
 def test_a_transaction_whose_retirement_comes_behind_the_end(
     begin: Begin, address: str, work: _Work, end: _End, settled: bool, told: bool
 ) -> None:

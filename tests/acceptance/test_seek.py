@@ -72,8 +72,8 @@ def _seek(service: Service, *arguments: str) -> dict[str, Any]:
 
 
 def _group(service: Service, address: str, name: str = "") -> dict[str, Any]:
-    """As ``coordinator groups`` has it."""
-    groups: list[dict[str, Any]] = json.loads(service.cli("groups", address, "--json"))
+    """As ``coordinator group list`` has it."""
+    groups: list[dict[str, Any]] = json.loads(service.cli("group", "list", address, "--json"))
     return next(group for group in groups if group["group"] == name)
 
 
@@ -102,7 +102,7 @@ def test_what_a_group_had_comes_again_in_order(begin: Begin, service: Service, a
     assert consumer.bodies() == []
     seek = _group(service, address, name)["seek"]
     assert (seek["back"], seek["moved"], seek["ended_at"] is not None) == (True, 30, True)
-    assert "back to " in service.cli("groups", address)
+    assert "back to " in service.cli("group", "list", address)
 
 
 def test_a_consumer_with_credit_gets_them_at_once(begin: Begin, service: Service, address: str) -> None:
@@ -231,7 +231,7 @@ def test_a_subscription_that_lasts(begin: Begin, service: Service, address: str)
     post(session, address, *_bodies(5))
     assert _consume(consumer, 5) == _bodies(5)
     consumer.detach(closed=False)
-    (line,) = json.loads(service.cli("groups", address, "--json"))
+    (line,) = json.loads(service.cli("group", "list", address, "--json"))
     assert _seek(service, f"{address}::{line['group']}", "--back-to", "2026-01-01T00:00:00Z")["moved"] == 5
     assert session.receiver(source, name="news").bodies() == _bodies(5)
 
@@ -267,7 +267,7 @@ def test_a_subscription_with_a_selector_gets_again_what_it_had(begin: Begin, ser
         assert sender.outcome(header + data(b"%d" % number)) == Accepted()
     assert _consume(consumer, 3) == [b"1", b"3", b"5"]
     assert consumer.bodies() == []
-    (line,) = json.loads(service.cli("groups", address, "--json"))
+    (line,) = json.loads(service.cli("group", "list", address, "--json"))
     assert _seek(service, f"{address}::{line['group']}", "--back-to", "2026-01-01T00:00:00Z")["moved"] >= 3
     assert consumer.bodies() == [b"1", b"3", b"5"]
     assert _group(service, address, line["group"])["ready"] == 0
@@ -315,7 +315,7 @@ def test_one_that_is_killed_is_finished_by_the_next(begin: Begin, service: Servi
     process.wait()
     before = ask(moved, address)[0][0]
     assert 0 < before < count + 1
-    assert "(not finished)" in service.cli("groups", address)
+    assert "(not finished)" in service.cli("group", "list", address)
     taken = _consume(consumer, 500)
     assert _seek(service, *arguments[2:])["moved"] == count + 1
     while len(taken) < count + 1:

@@ -83,10 +83,10 @@ def test_messages_transactions_retries_and_administration(service: Service, stor
     assert dead_letters(session, "orders").take().body == b"2"
     for arguments in (
         ("address", "set", "orders", "--max-attempts", "3"),
-        ("purge", "orders"),
+        ("address", "purge", "orders"),
         ("group", "seek", "orders", "--back-to", "2026-01-01T00:00Z"),
         ("user", "add", "alice", "--without-password"),
-        ("grant", "all", "*", "--role", "anonymous"),
+        ("permission", "grant", "all", "*", "--role", "anonymous"),
         ("address", "remove", "orders", "--force"),
     ):
         assert service.command(*arguments).returncode in (0, 1), arguments

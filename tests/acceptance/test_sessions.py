@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_wire import Begin, Dial
 from tests.wire import types
 from tests.wire.frames import (
@@ -149,7 +150,7 @@ def _next_but_one(session: Session) -> dict[str, Any]:
 
 @pytest.mark.rule("P14", "T22")
 @pytest.mark.parametrize("txn", [False, True])
-@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("symbolic", [False, by_night(True)])
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_delivery_id_that_is_not_the_next_ends_the_session(
     begin: Begin, address: str, inside: bool, symbolic: bool, txn: bool

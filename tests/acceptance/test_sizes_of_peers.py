@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.codec.message import first_delivery
+from store.codec.message import first_delivery
 from tests.fix_check_back import Plant
 from tests.fix_service import Service
 from tests.fix_wire import Begin

@@ -22,7 +22,7 @@ from tests.wire.sasl import Login, ScramClient
 from tests.workers import Worker
 
 PEERS = 2_000
-SECONDS = {"limits.opening_seconds": "4", "limits.idle_timeout_seconds": "4"}
+SECONDS = {"bounds.opening_seconds": "4", "limits.idle_timeout_seconds": "4"}
 #: that many handshakes take seconds
 LONGER = dict.fromkeys(SECONDS, "10")
 #: octets for each of them, whatever it has said; TLS keeps a handshake besides

@@ -15,7 +15,7 @@ from tests.wire.messages import Properties, data
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with running_service({"limits.links_per_connection": "12", "limits.link_credit": "10"}) as service:
+    with running_service({"bounds.links_per_connection": "12", "bounds.link_credit": "10"}) as service:
         yield service
 
 

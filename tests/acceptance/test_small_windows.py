@@ -23,7 +23,7 @@ LARGE = b"x" * 600_000
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     patterns = '[{"match": "fifo-*", "kind": "fifo"}, {"match": "*"}]'
-    with running_service({"limits.window_bytes": "1 MiB", "addresses.patterns": patterns}) as service:
+    with running_service({"bounds.window_bytes": str(1 << 20), "addresses.patterns": patterns}) as service:
         yield service
 
 

@@ -294,7 +294,7 @@ def test_a_certificate_says_the_user(
     as_another = Login(dial(certificate))
     as_another.init("EXTERNAL", b"alice")
     as_another.refused()
-    service.cli("user", "disable", name)
+    service.cli("user", "set", name, "--disable")
     assert inside.peer.closed().condition == "amqp:unauthorized-access"
     disabled = Login(dial(certificate))
     disabled.init("EXTERNAL", b"")

@@ -73,16 +73,19 @@ def test_qpid_jms_behind_tls(service: Service, ca: Authority, jms: Jms, tmp_path
     _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
+@pytest.mark.night
 @pytest.mark.rule("S1", "S2")
 def test_go_amqp_behind_tls(service: Service, ca: Authority, go_program: Path, tmp_path: Path) -> None:
     _only_those_it_trusts(ca, _by_program(go_program, service), tmp_path, "PLAIN")
 
 
+@pytest.mark.night
 @pytest.mark.rule("S1", "S2")
 def test_fe2o3_behind_tls(service: Service, ca: Authority, fe2o3_program: Path, tmp_path: Path) -> None:
     _only_those_it_trusts(ca, _by_program(fe2o3_program, service), tmp_path, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
+@pytest.mark.night
 @pytest.mark.rule("S1", "S2")
 def test_proton_cpp_behind_tls(service: Service, ca: Authority, proton_cpp_program: Path, tmp_path: Path) -> None:
     _only_those_it_trusts(ca, _by_program(proton_cpp_program, service), tmp_path, "PLAIN")

@@ -35,7 +35,7 @@ _BESIDE = 50
 def service(ca: Authority) -> Iterator[Service]:
     certificate = ca.sign("read", alternative="IP:127.0.0.1")
     settings = {"tls.certificate": str(certificate), "tls.key": str(key_of(certificate))}
-    with running_service({**settings, "limits.opening_seconds": "600"}) as service:
+    with running_service({**settings, "bounds.opening_seconds": "600"}) as service:
         yield service
         assert not [line for line in service.log_lines() if line.get("event") in ("internal error", "worker ended")]
 

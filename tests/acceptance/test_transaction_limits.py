@@ -21,7 +21,7 @@ MIB = 1 << 20
 def service() -> Iterator[Service]:
     """One with small limits."""
     settings = {
-        "limits.transactions_per_connection": "8",
+        "bounds.transactions_per_connection": "8",
         "transaction.longest_timeout_seconds": "600",
         "limits.spool_bytes": "16 MiB",
         "transaction.max_messages": "50",
@@ -43,7 +43,7 @@ def test_more_transactions_than_a_connection_may_have(begin: Begin, address: str
     for each in (control, second):
         refused = each.reply(Declare())
         assert condition(refused) == "amqp:resource-limit-exceeded"
-        assert "limits.transactions_per_connection" in refused.error.description
+        assert "at most 8 undecided transactions" in refused.error.description
     assert other.control().declare()
     control.commit(txns[0])
     session.sender(address).outcome(data(b"x"), txn=txns[1])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import (
     SENDER,
@@ -208,7 +209,7 @@ def test_after_the_decision_an_unsettled_post_has_its_plain_outcome(begin: Begin
 
 
 @pytest.mark.rule("T20")
-@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("fail", [False, by_night(True)])
 @pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize("state", [None, Accepted(), TransactionalState(txn_id=bytes(16))])
 def test_what_a_sender_says_behind_a_post_in_the_same_write(
@@ -226,9 +227,9 @@ def test_what_a_sender_says_behind_a_post_in_the_same_write(
 
 
 @pytest.mark.rule("T20", "T22", "T23")
-@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("at_once", [by_night(False), True])
 @pytest.mark.parametrize("settled", [False, True])
-@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("last", [by_night(False), True])
 @pytest.mark.parametrize(
     ("first", "later"),
     [(None, "t"), ("t", "u"), (None, "u"), pytest.param("t", None, id="a disposition that names none")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import (
@@ -19,7 +20,9 @@ from tests.wire.queues import post
 
 
 @pytest.mark.rule("P2")
-@pytest.mark.parametrize("size", [0, 1, 5_000, 65_536, 1_048_576, 1_048_577, 5_000_000])
+@pytest.mark.parametrize(
+    "size", [0, by_night(1), by_night(5_000), 65_536, by_night(1_048_576), 1_048_577, by_night(5_000_000)]
+)
 def test_large_messages_both_ways(begin: Begin, address: str, size: int) -> None:
     """Part 2, sections 2.6.14 and 2.7.1: many frames, none larger than the peer's max-frame-size."""
     session = begin(max_frame_size=20_000)

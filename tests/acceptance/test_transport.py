@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin, Dial
 from tests.wire.frames import (
@@ -111,7 +112,7 @@ def test_a_mechanism_that_is_not_offered(dial: Dial, mechanism: str) -> None:
 
 
 @pytest.mark.rule("P2", "P5")
-@pytest.mark.parametrize("window", [0, 1, 3])
+@pytest.mark.parametrize("window", [by_night(0), 1, by_night(3)])
 @pytest.mark.parametrize("size", [10_000, 2_000_000])
 def test_the_session_window_is_kept(begin: Begin, address: str, window: int, size: int) -> None:
     """Part 2, section 2.5.6: no more transfers than the incoming window, whatever the credit."""
@@ -156,7 +157,7 @@ def test_credit_is_kept(begin: Begin, address: str) -> None:
 
 @pytest.mark.rule("P5")
 @pytest.mark.parametrize("mode", ["move", "copy"])
-@pytest.mark.parametrize(("credit", "there"), [(10, 0), (10, 4), (4, 4), (3, 4)])
+@pytest.mark.parametrize(("credit", "there"), [by_night(10, 0), (10, 4), (4, 4), by_night(3, 4)])
 def test_drain_uses_up_all_credit_and_says_so(begin: Begin, address: str, mode: str, credit: int, there: int) -> None:
     """Part 2, section 2.6.7: what there is is sent, the delivery-count takes what is left, credit is 0."""
     session = begin()

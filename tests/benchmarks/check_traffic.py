@@ -20,9 +20,10 @@ import psycopg
 
 from store.embedded.running import running_url
 from store.ids import ADMINISTRATION, EPOCH_MS
-from store.tables import NEW_OP_ID, SCHEMA
+from store.tables import SCHEMA
 from tests.benchmarks import generator, processes
 from tests.benchmarks.generator import FOLDER, Load
+from tests.benchmarks.planting import NEW_OP_ID
 from tests.benchmarks.processes import Cpu
 from tests.benchmarks.servers import Server, start_service
 

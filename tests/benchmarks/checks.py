@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psycopg
 
-from coordinator.checks import Marks
+from coordinator.check_back import Marks
 from coordinator.group.entries import now_micros
 from store.asking import Queries
 from store.embedded.running import running_url

@@ -1,8 +1,8 @@
-"""``python -m tests.benchmarks.history``: what ``coordinator history`` takes in a store of some size and age (H15).
+"""``python -m tests.benchmarks.history``: what ``transaction show`` and ``message show`` take (H15).
 
-The store is that of ``tests.benchmarks.reconciliation``, over as many days as asked for. Besides, a message that was
-retired weeks after it was posted, one that failed weeks ago and waits, and one of a group that was moved: of these all
-ops since then are looked at. Each question is asked by the command, start included.
+The store, of some size and age, is that of ``tests.benchmarks.reconciliation``, over as many days as asked for.
+Besides, a message that was retired weeks after it was posted, one that failed weeks ago and waits, and one of a group
+that was moved: of these all ops since then are looked at. Each question is asked by the command, start included.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def questions(connection: psycopg.Connection, days: int) -> dict[str, list[str]]
     assert waits is not None
     planted = plant(connection, days)
     return {
-        "a transaction": [str(found[1])],
-        "a message that was retired": [str(found[0])],
-        "a message that waits": [str(waits[0])],
-        **{f"a message {what}": [str(half_id)] for what, half_id in planted.items()},
-        "a message that is not known": [str(found[0] ^ 1 << 12)],
-        "a transaction that is not known": [str(found[1])[:-4] + "0000"],
-        "a client's message-id, of one day": ["none-has-it", "--since", "24h"],
+        "a transaction": ["transaction", "show", str(found[1])],
+        "a message that was retired": ["message", "show", str(found[0])],
+        "a message that waits": ["message", "show", str(waits[0])],
+        **{f"a message {what}": ["message", "show", str(half_id)] for what, half_id in planted.items()},
+        "a message that is not known": ["message", "show", str(found[0] ^ 1 << 12)],
+        "a transaction that is not known": ["transaction", "show", str(found[1])[:-4] + "0000"],
+        "a client's message-id, of one day": ["message", "show", "none-has-it", "--since", "24h"],
     }
 
 
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for _ in range(TIMES):
             began = time.perf_counter()
             ran = subprocess.run(
-                [sys.executable, "-m", "coordinator", "history", *question],
+                [sys.executable, "-m", "coordinator", *question],
                 env={**os.environ, "COORDINATOR_DATABASE_URL": asked.database_url},
                 capture_output=True,
                 text=True,

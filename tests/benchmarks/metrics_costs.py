@@ -21,7 +21,7 @@ from store import figures, migrations, partitions
 from store.database import connected
 from store.embedded.server import EmbeddedServer
 from store.figures import Decided
-from store.tables import NEW_OP_ID
+from tests.benchmarks.planting import NEW_OP_ID
 
 _AT_ONCE = 10_000
 _REPEATS = 5

@@ -13,6 +13,10 @@ from store.ids import id_at
 from store.tables import SCHEMA
 from tests.fix_store_rows import NOW
 
+#: An id as ops of deliveries have them, in SQL.
+NEW_OP_ID: Final = """encode(set_byte(overlay(uuid_send(gen_random_uuid()) placing
+             substring(int8send((extract(epoch from clock_timestamp()) * 1000)::int8) from 3) from 1 for 6), 6, 112),
+             'hex')::uuid"""
 #: No instance, and no group, has this number.
 _NOT_THERE: Final = 999_999
 #: So many times the halves of one fault are taken of those that wait, and of those that are retired.

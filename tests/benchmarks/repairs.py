@@ -82,7 +82,7 @@ def fill(url: str, kind: str, many: int) -> int:
 
 
 def _finding(kind: str, half_id: int, txn_id: object) -> dict[str, Any]:
-    resolve = f'coordinator resolve {txn_id} --commit --reason "as the book says"'
+    resolve = f'coordinator transaction resolve {txn_id} --commit --reason "as the book says"'
     delivery = kind.endswith(("delivery", "mismatch"))
     return {
         "kind": kind,

@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 import psycopg
 
+from store import dead_letters as dead_letters_module
 from store import migrations, partitions
 from store.asking import Queries
 from store.commit import group_commit
@@ -37,7 +38,7 @@ from store.database import connected
 from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
-from store.questions import dead_letters, entries, message_groups, schedule
+from store.questions import entries, message_groups, schedule
 from store.tables import SCHEMA
 from tests.benchmarks.processes import cpu_seconds
 from tests.fix_loop import EpollLoop
@@ -257,7 +258,7 @@ def hot_path(bench: Bench) -> dict[str, float]:
         "fifo scan": (lambda: bench.ask(message_groups.scan, FIFO, -(1 << 63), 200, 100, ME), 50),
         "promote": (bench.promote, 50),
         "expire": (lambda: bench.ask(schedule.expire, bench.uuids.next(), ME), 50),
-        "failed": (lambda: bench.ask(dead_letters.lease, ME), 50),
+        "failed": (lambda: bench.ask(dead_letters_module.lease_failed, ME), 50),
     }
     return {name: typical(each, repeats) for name, (each, repeats) in what.items()}
 

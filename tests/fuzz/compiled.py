@@ -17,9 +17,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from coordinator.codec import encoding, message
-from coordinator.codec.encoding import DecodeError
 from store import arrays
+from store.codec import encoding, message
+from store.codec.encoding import DecodeError
 from store.compiled import MODULES, compiled
 from tests.fuzz.compiled_frames import Frames
 from tests.fuzz.compiled_frames import differs as frames_differ
@@ -165,7 +165,7 @@ def play(modules: dict[str, Any], seed: int, count: int) -> int:
 
     :raises Differs: it does not say what the twin says
     """
-    scan: Callable[[bytes], tuple[Any, ...] | None] = modules["coordinator.codec._scan"].scan
+    scan: Callable[[bytes], tuple[Any, ...] | None] = modules["store.codec._scan"].scan
     random = Random(seed)
     found = Inputs(random).messages()
     made = Frames(random)

@@ -13,14 +13,14 @@ from contextlib import suppress
 from random import Random
 
 from coordinator.address.dead_letters import letter
-from coordinator.codec import encoding, message, selectors
-from coordinator.codec.encoding import DecodeError
+from coordinator.codec import selectors
 from coordinator.errors import Refusal
 from coordinator.login.password import Anonymous
 from links import outgoing, states
 from links.greeting import SASL_HEADER, Greeting
 from spark import messages
-from spark.values import MessageUnreadable
+from store.codec import encoding, message
+from store.codec.encoding import DecodeError
 from tests.fuzz.grammar import SELECTORS, Grammar
 from tests.wire import types
 from tests.wire.frames import SaslInit, frame
@@ -175,7 +175,7 @@ class Decoders:
     def _pick(self, octets: bytes) -> None:
         """As a book's key is."""
         for pick in _PICKS:
-            with suppress(MessageUnreadable):
+            with suppress(DecodeError):
                 pick(messages.Message(octets))
 
     def _select(self, octets: bytes) -> None:

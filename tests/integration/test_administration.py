@@ -271,7 +271,7 @@ def test_one_that_its_client_still_holds_is_not_due_by_resuming_it(
     txn_id = rows.checkable(rows.instance(), rows.address_of(rows.queue("orders")))
     database.execute(update(txn).values(next_check_at=None))
     database.commit()
-    done = CliRunner().invoke(app, ["resume", str(txn_id), "--database-url", database_url])
+    done = CliRunner().invoke(app, ["transaction", "resume", str(txn_id), "--database-url", database_url])
     until = "once its client has left it, or its time is over"
     assert done.stdout == f"transaction {txn_id} is checked again from the first check on, {until}\n"
     (found,) = undecided.all_undecided(database)

@@ -1,4 +1,4 @@
-"""``coordinator.sql`` (X5) over psycopg and SQLAlchemy, and what a role needs for it: ``coordinator grant-sql``."""
+"""``coordinator.sql`` (X5) over psycopg and SQLAlchemy, and what a role needs for it: ``coordinator role grant``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from coordinator import sql
-from coordinator.codec.encoding import DecodeError
 from store import migrations
-from store.application.rights import VIEWS
+from store.codec.encoding import DecodeError
 from store.database import engine
+from store.roles import VIEWS
 from tests.fix_application import Application, post
 from tests.fix_command import Command
 from tests.fix_postgres import log_in
@@ -215,7 +215,7 @@ def test_what_is_wrong_before_the_store_is_asked(application: Application) -> No
 
 
 def _granted(command: Command, url: str, role: str, status: int = 0) -> str:
-    done = command("grant-sql", role, "--database-url", url)
+    done = command("role", "grant", f"--application={role}", "--database-url", url)
     assert done.returncode == status, done.stderr
     return done.stdout + done.stderr
 

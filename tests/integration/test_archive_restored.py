@@ -141,7 +141,7 @@ def test_the_command_archives_drops_and_restores(database: Connection, database_
     settings.write_text(f'database_url = "{database_url}"\n[retention]\ndecisions_hours = {8 * 24}\n', "utf-8")
 
     def run(*arguments: str) -> tuple[int, str]:
-        command = arguments if arguments[0] == "history" else ("archive", *arguments)
+        command = arguments if arguments[0] == "message" else ("archive", *arguments)
         done = CliRunner().invoke(app, [*command, "--config", str(settings)])
         return done.exit_code, done.output
 
@@ -151,13 +151,13 @@ def test_the_command_archives_drops_and_restores(database: Connection, database_
     assert (status, f"archived half of {NAME}: 4 rows" in said, f"dropped op_{OLD:%Y%m%d}" in said) == (0, True, True)
     assert old.halves() == []
     assert run("write") == (0, "no day is due to be archived\n")
-    status, said = run("history", str(made[0]), "--no-archive")
+    status, said = run("message", "show", str(made[0]), "--no-archive")
     assert (status, f"coordinator archive restore {NAME}" in said) == (1, True)
     assert run("restore", "yesterday") == (2, "error: DAY: 'yesterday' is no day; expected 2026-11-01\n")
     assert run("restore", "2024-02-01") == (2, "error: 2024-02-01 is not archived\n")
     assert run("restore", NAME)[0] == 0
     assert old.halves()[:3] == made
-    assert run("history", str(made[0]))[0] == 0
+    assert run("message", "show", str(made[0]))[0] == 0
     _of_another(old, OLD)
     status, said = run("write")
     assert (status, "archive.json: the archive of store 0badcafe" in said) == (2, True)

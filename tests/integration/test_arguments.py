@@ -13,7 +13,9 @@ from tests.fix_command import Serve
 @pytest.mark.parametrize("joined", [False, True], ids=["two words", "one word"])
 def test_the_url_is_overwritten_in_the_command_line(serve: Serve, database_url: str, joined: bool) -> None:
     url = f"{database_url}{'&' if '?' in database_url else '?'}password=hunter2"
-    service = serve(f"--database-url={url}") if joined else serve("--database-url", url)
+    python = ("-s", "-m", "coordinator", "serve")  # not one that is forked, whose line is that of another
+    given = [f"--database-url={url}"] if joined else ["--database-url", url]
+    service = serve(*given, script=python)
     service.listening()
     shown = Path(f"/proc/{service.process.pid}/cmdline").read_bytes().split(b"\0")
     hidden = b"*" * len(url)

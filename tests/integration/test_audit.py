@@ -17,8 +17,7 @@ from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
 from coordinator.login.penalties import MOST_TOLD, Failures
-from store import addresses, audit, dead_letters, groups, permissions, removal, roles, seeks, undecided, users
-from store.application import rights
+from store import addresses, audit, dead_letters, permissions, removal, roles, seeks, undecided, users
 from store.audit import Action, Actor, Wanted, act_as, note, read
 from store.commit.terms import PLAIN
 from store.errors import AppendOnly, StoreError, UserExists, boundary
@@ -74,7 +73,7 @@ def _addresses(connection: Connection, rows: Rows) -> list[tuple[Action, str, di
     addresses.add(connection, name="orders", **terms)
     assert addresses.change(connection, "orders", {"max_attempts": 3})
     group = rows.queue("orders", group="billing")
-    assert groups.change(connection, "orders", group, {"retry": "ladder"})
+    assert addresses.change_group(connection, "orders", group, {"retry": "ladder"})
     for _ in range(3):
         rows.entry(group)
     assert (done := purge(connection, "orders", chunk=1)) is not None
@@ -126,7 +125,7 @@ def _roles(connection: Connection) -> list[tuple[Action, str, dict[str, Any]]]:
     connection.execute(text(f"create role {role}"))
     connection.commit()
     try:
-        rights.grant(connection, role)
+        roles.grant_application(connection, role)
         roles.grant(connection, roles.READER, role)
     finally:
         connection.rollback()
@@ -306,9 +305,15 @@ def test_hostile_values_are_printed_safely(run: Run, database: Connection) -> No
         (("audit", "--what", "dance"), "--what: expected one of login-failed, resolve"),
         (("audit", "--since", "soon"), "--since: 'soon' is no time"),
         (("audit", "--until", "9999999999d"), "--until: '9999999999d' is no time"),
-        (("purge", "orders", "--reason", "x" * 1001), "--reason: expected 1 to 1000 characters of printable text"),
+        (
+            ("address", "purge", "orders", "--reason", "x" * 1001),
+            "--reason: expected 1 to 1000 characters of printable text",
+        ),
         (("user", "remove", "alice", "--reason", " "), "--reason: expected 1 to 1000 characters of printable text"),
-        (("revoke", "all", "x", "--user", "a", "--reason", "a\nb"), "--reason: expected 1 to 1000 characters"),
+        (
+            ("permission", "revoke", "all", "x", "--user", "a", "--reason", "a\nb"),
+            "--reason: expected 1 to 1000 characters",
+        ),
         (("repair", "--run", "1", "--reason", "\x1b"), "--reason: expected 1 to 1000 characters"),
     ],
 )

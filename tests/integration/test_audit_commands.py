@@ -15,13 +15,13 @@ from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
 from coordinator.address.dead_letters import ORIGINAL_ADDRESS
-from coordinator.codec.encoding import encode_map, encode_string, encode_symbol
-from coordinator.codec.message import annotate
 from coordinator.login.logins import External
 from coordinator.login.password import Challenge, Code, Outcome
 from coordinator.login.penalties import Failures
 from coordinator.login.users import Users
 from store import audit, runs, users
+from store.codec.encoding import encode_map, encode_string, encode_symbol
+from store.codec.message import annotate
 from store.ids import UuidV7
 from store.tables import consumer_group, entry, half, op
 from tests.fix_reports import finding

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.process.certificates import load
-from coordinator.process.secret_files import FileInvalid
+from coordinator.process.certificates import FileInvalid, load
 from coordinator.settings import TlsSettings
 from tests.fix_certificates import Authority, authority, key_of
 from tests.fix_command import Serve

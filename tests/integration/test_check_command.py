@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from store import figures, health, partitions, recovery, stats
+from store import figures, health, partitions, recovery
 from store.embedded import running
 from store.embedded.server import EmbeddedServer
 from tests.fix_command import Command
@@ -96,8 +96,18 @@ def test_no_age_is_below_zero(database: Connection, rows: Rows, alive: int) -> N
     rows.txn(alive)
     database.execute(text("update coordinator.txn set declared_at = now() + interval '5 minutes'"))
     database.commit()
-    assert health.look(database).oldest_undecided_seconds == stats.look(database).oldest_undecided_seconds == 0
+    assert health.look(database).oldest_undecided_seconds == 0
     assert figures.undecided(database).oldest_seconds == 0
+
+
+def test_it_says_from_which_day_on_all_is_there_and_how_large_the_database_is(
+    command: Command, database_url: str, database: Connection, alive: int
+) -> None:
+    database.execute(text("insert into coordinator.retention (table_name, kept_from) values ('op', '2024-02-03')"))
+    database.commit()
+    found = json.loads(command("check", "--json", "--database-url", database_url).stdout)
+    assert (found["messages_kept_from"], found["decisions_kept_from"]) == (None, "2024-02-03")
+    assert found["database_bytes"] > 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -232,15 +242,14 @@ def test_a_store_that_cannot_be_looked_at(command: Command, empty_database_url: 
 
 
 @pytest.mark.rule("H15", "T11")
-@pytest.mark.parametrize("what", ["outcome", "history"])
 def test_a_store_that_cannot_be_asked_is_told_from_one_that_knows_nothing(
-    command: Command, database_url: str, empty_database_url: str, tmp_path: Path, what: str
+    command: Command, database_url: str, empty_database_url: str, tmp_path: Path
 ) -> None:
-    txn_id = str(uuid4())
-    assert command(what, txn_id, "--database-url", database_url).returncode == 1
-    assert command(what, txn_id, "--database-url", empty_database_url).returncode == 2
-    assert command(what, txn_id, "--database-url", "postgresql://nobody@127.0.0.1:1/x").returncode == 2
-    assert command(what, txn_id, "--data-dir", str(tmp_path)).returncode == 2
+    asked = ("transaction", "show", str(uuid4()))
+    assert command(*asked, "--database-url", database_url).returncode == 1
+    assert command(*asked, "--database-url", empty_database_url).returncode == 2
+    assert command(*asked, "--database-url", "postgresql://nobody@127.0.0.1:1/x").returncode == 2
+    assert command(*asked, "--data-dir", str(tmp_path)).returncode == 2
     assert command("check", "--data-dir", str(tmp_path)).returncode == 2
 
 
@@ -258,17 +267,3 @@ def test_the_period_of_an_address_can_be_set(command: Command, database_url: str
     assert (done.returncode, hours()) == (0, None)
     for arguments, status in ((("orders",), 2), (("other", "--retention-hours", "1"), 1)):
         assert command("address", "set", *arguments, "--database-url", database_url).returncode == status
-
-
-@pytest.mark.rule("T11")
-def test_an_outcome_older_than_the_decisions_kept_says_so(command: Command, database_url: str, rows: Rows) -> None:
-    old = partitions.op_id_at(rows.now() - timedelta(days=40))
-    asked = command("outcome", str(old), "--database-url", database_url)
-    assert "is not known: it was never declared here" in asked.stderr
-    rows.connection.execute(
-        text("insert into coordinator.retention (table_name, kept_from) values ('op', now() - interval '30 days')")
-    )
-    rows.connection.commit()
-    asked = command("outcome", str(old), "--database-url", database_url)
-    assert asked.returncode == 1
-    assert "was declared before" in asked.stderr

@@ -1,4 +1,4 @@
-"""When an instance looks for checks, and from which time on (``coordinator/checks.py``): polls come too late here."""
+"""When an instance looks for checks, and from which time on (``coordinator/check_back.py``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from coordinator import checks
+from coordinator import check_back
 from store.asking import Queries, Query
 from store.ids import SLOTS, HalfIds
 from store.questions import checks as questions
@@ -23,7 +23,7 @@ OTHER = "other"
 
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(check_back, "_LOOK_SECONDS", 3600.0)
 
 
 @pytest.mark.rule("H7")
@@ -31,7 +31,7 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_looks_again_at_once_where_as_many_were_due_as_are_taken(
     checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_AT_ONCE", 2)
+    monkeypatch.setattr(check_back, "_AT_ONCE", 2)
     for _ in range(5):
         due(rows)
     link = Link()
@@ -58,7 +58,7 @@ def test_a_drain_waits_for_all_that_are_due(
     checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch, credit: int, come: int
 ) -> None:
     """Also where more are due than are taken at once, and all of the past was looked at before."""
-    monkeypatch.setattr(checks, "_AT_ONCE", 2)
+    monkeypatch.setattr(check_back, "_AT_ONCE", 2)
     first, second = Link(), Draining(credit)
     checking.attach(first)
     checking.loop.run_until(lambda: first.looks and checking.asks())
@@ -76,9 +76,9 @@ def test_a_crowd_that_is_due_lets_those_go_first_who_commit(
     checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each look it pauses, as long as something is committed."""
-    monkeypatch.setattr(checks, "_AT_ONCE", 2)
-    monkeypatch.setattr(checks, "_PARTS", 1_000_000)
-    monkeypatch.setattr(checks, "_LONGEST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(check_back, "_AT_ONCE", 2)
+    monkeypatch.setattr(check_back, "_PARTS", 1_000_000)
+    monkeypatch.setattr(check_back, "_LONGEST_PAUSE_SECONDS", 3600.0)
     for _ in range(5):
         due(rows)
     link = Committing(checking)
@@ -199,7 +199,7 @@ def test_of_very_many_checkers_some_are_looked_for_at_a_time(
     checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When they come, and again and again; the last of them has what is due."""
-    monkeypatch.setattr(checks, "_CHECKERS_AT_ONCE", 10)
+    monkeypatch.setattr(check_back, "_CHECKERS_AT_ONCE", 10)
     asked: list[set[str]] = []
     take = questions.take
 
@@ -237,7 +237,7 @@ def test_where_a_look_begins_is_forgotten_where_groups_without_a_checker_are_man
     checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients name groups: what is kept for them must not grow."""
-    monkeypatch.setattr(checks, "_MOST_MARKS", 0)
+    monkeypatch.setattr(check_back, "_MOST_MARKS", 0)
     first, second, other = Link(), Link(), Link()
     other.group = OTHER
     checking.attach(first)

@@ -1,4 +1,4 @@
-"""Which transactions are checked, and by which checker (``store/questions/checks.py``, ``coordinator/checks.py``)."""
+"""Which transactions are checked, by which checker (``store/questions/checks.py``, ``coordinator/check_back.py``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, update
 
-from coordinator.checks import Checks
+from coordinator.check_back import Checks
 from coordinator.group.entries import POSTGRES_EPOCH
 from store.commit.terms import BEFORE, INFINITY
 from store.questions import checks

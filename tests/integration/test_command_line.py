@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from coordinator.__main__ import app
 from store import migrations, reasons
 from tests.fix_command import ROOT, Command, Serve, environment
+from tests.fix_night import by_night
 from tests.fix_store import Rows
 
 
@@ -55,21 +56,27 @@ def test_addresses(run: Command) -> None:
     ("arguments", "status", "said"),
     [
         (("address", "add", "x" * 10_240), 2, "(10240 characters) is too long"),
-        (("address", "add", "$check/orders"), 2, "names that begin with $ are the service's own"),
+        by_night(("address", "add", "$check/orders"), 2, "names that begin with $ are the service's own"),
         (("address", "add", "a\nerror: forged"), 2, r"'a\nerror: forged' has U+000A at character 2"),
-        (("address", "add", ""), 2, "the address is empty"),
-        (("address", "add", "a", "--on-expiry", "burn"), 2, "--on-expiry: expected drop or dead-letter, not 'burn'"),
-        (("address", "show", "none"), 1, "there is no address 'none'"),
-        (("purge", "none"), 1, "there is no address 'none'"),
-        (("outcome", "xyz"), 2, "TXN-ID: expected 32 hexadecimal digits, not 'xyz'"),
-        (("outcome", "0" * 32), 1, "is not known"),
-        (("resolve", "0" * 32, "--rollback", "--reason", "x"), 1, "no undecided transaction"),
-        (("resolve", "0" * 32, "--rollback"), 2, "--reason is needed: say why"),
-        (("resolve", "0" * 32, "--commit"), 2, "--reason is needed: say why"),
-        (("resolve", "0" * 32, "--rollback", "--reason", ""), 2, "--reason: expected 1 to 1000 characters"),
-        (("resolve", "0" * 32, "--reason", "x"), 2, "give one of --commit and --rollback"),
-        (("resolve", "0" * 32, "--commit", "--rollback", "--reason", "x"), 2, "give one of"),
-        (("address", "list", "--config", "/none.toml"), 2, "settings file /none.toml: No such file"),
+        by_night(("address", "add", ""), 2, "the address is empty"),
+        by_night(
+            ("address", "add", "a", "--on-expiry", "burn"), 2, "--on-expiry: expected drop or dead-letter, not 'burn'"
+        ),
+        by_night(("address", "show", "none"), 1, "there is no address 'none'"),
+        by_night(("address", "purge", "none"), 1, "there is no address 'none'"),
+        by_night(("transaction", "show", "xyz"), 2, "TXN-ID: expected 32 hexadecimal digits, not 'xyz'"),
+        (("transaction", "show", "0" * 32), 1, "is not known"),
+        by_night(("transaction", "resolve", "0" * 32, "--rollback", "--reason", "x"), 1, "no undecided transaction"),
+        by_night(("transaction", "resolve", "0" * 32, "--rollback"), 2, "--reason is needed: say why"),
+        by_night(("transaction", "resolve", "0" * 32, "--commit"), 2, "--reason is needed: say why"),
+        (
+            ("transaction", "resolve", "0" * 32, "--rollback", "--reason", ""),
+            2,
+            "--reason: expected 1 to 1000 characters",
+        ),
+        by_night(("transaction", "resolve", "0" * 32, "--reason", "x"), 2, "give one of --commit and --rollback"),
+        by_night(("transaction", "resolve", "0" * 32, "--commit", "--rollback", "--reason", "x"), 2, "give one of"),
+        by_night(("address", "list", "--config", "/none.toml"), 2, "settings file /none.toml: No such file"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(run: Command, arguments: tuple[str, ...], status: int, said: str) -> None:
@@ -90,52 +97,52 @@ def test_an_address_is_there_once(run: Command) -> None:
 @pytest.mark.rule("H15", "S7")
 def test_undecided_transactions_are_listed_and_resolved(run: Command, rows: Rows) -> None:
     txn_id = str(rows.txn(3, owner="shop\n\x1b[2J", posted=7))
-    (line,) = json.loads(run("transactions", "--json").stdout)
+    (line,) = json.loads(run("transaction", "list", "--json").stdout)
     assert (line["txn_id"], line["owner"], line["posted"]) == (txn_id, "shop\n\x1b[2J", 7)
-    table = run("transactions").stdout
+    table = run("transaction", "list").stdout
     assert len(table.splitlines()) == 2
     assert r"shop\n\x1b[2J" in table
-    assert json.loads(run("outcome", txn_id.replace("-", ""), "--json").stdout)["outcome"] == "undecided"
-    refused = run("resolve", txn_id, "--commit", "--reason", "x")
+    assert json.loads(run("transaction", "show", txn_id.replace("-", ""), "--json").stdout)["outcome"] == "undecided"
+    refused = run("transaction", "resolve", txn_id, "--commit", "--reason", "x")
     assert refused.returncode == 1
     assert "its messages are not in the store before its client commits" in refused.stderr
-    done = run("resolve", txn_id, "--rollback", "--reason", "the client is gone")
+    done = run("transaction", "resolve", txn_id, "--rollback", "--reason", "the client is gone")
     assert (done.returncode, done.stdout) == (0, f"transaction {txn_id} is rolled back\n")
-    outcome = json.loads(run("outcome", txn_id, "--json").stdout)
+    outcome = json.loads(run("transaction", "show", txn_id, "--json").stdout)
     assert (outcome["outcome"], outcome["reason"]) == ("rollback", "the client is gone")
-    assert "outcome:      rollback" in run("outcome", txn_id).stdout
-    shown = run("outcome", str(rows.decision("commit"))).stdout.splitlines()
+    assert "outcome:      rollback" in run("transaction", "show", txn_id).stdout
+    shown = run("transaction", "show", str(rows.decision("commit"))).stdout.splitlines()
     assert [line.split(maxsplit=1) for line in shown[1:3]] == [["outcome:", "commit"], ["reason:", "discharged"]]
-    again = run("resolve", txn_id, "--rollback", "--reason", "y")
+    again = run("transaction", "resolve", txn_id, "--rollback", "--reason", "y")
     assert again.returncode == 1
     assert "decided already: rollback (the client is gone) at " in again.stderr
-    assert json.loads(run("transactions", "--json").stdout) == []
+    assert json.loads(run("transaction", "list", "--json").stdout) == []
 
 
 @pytest.mark.rule("S10")
 @pytest.mark.parametrize("word", [reasons.APPLICATION, reasons.TIMEOUT, "check-exhausted", "rollback-only: amqp:x"])
 def test_an_operator_does_not_decide_in_the_words_of_the_service(run: Command, rows: Rows, word: str) -> None:
-    """``history``, ``outcome`` and the metrics would name another as the one who has decided."""
+    """``transaction show`` and the metrics would name another as the one who has decided."""
     txn_id = str(rows.txn(3))
-    refused = run("resolve", txn_id, "--rollback", "--reason", word)
+    refused = run("transaction", "resolve", txn_id, "--rollback", "--reason", word)
     assert (refused.returncode, refused.stdout) == (2, "")
     said = f"error: --reason: {word} is a word of the service's own for why a transaction is decided; these are "
     assert refused.stderr == f"{said}{', '.join(reasons.WORDS)}\n"
-    assert json.loads(run("outcome", txn_id, "--json").stdout)["outcome"] == "undecided"
+    assert json.loads(run("transaction", "show", txn_id, "--json").stdout)["outcome"] == "undecided"
 
 
 def test_purge(run: Command, rows: Rows) -> None:
     group = rows.queue("orders")
     rows.entry(group)
     rows.entry(group, lease=2)
-    assert run("purge", "orders").stdout.startswith("purged 1, left 1 ")
+    assert run("address", "purge", "orders").stdout.startswith("purged 1, left 1 ")
 
 
 @pytest.mark.parametrize(("answer", "purged"), [(b"n\n", b"Aborted"), (b"y\n", b"purged 1")])
 def test_purge_asks_first_on_a_terminal(database_url: str, rows: Rows, answer: bytes, purged: bytes) -> None:
     rows.entry(rows.queue("orders"))
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "coordinator", "purge", "orders"]
+    command = [sys.executable, "-m", "coordinator", "address", "purge", "orders"]
     own = environment(COORDINATOR_DATABASE_URL=database_url)
     with subprocess.Popen(command, cwd=ROOT, env=own, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.write(ours, answer)
@@ -195,11 +202,10 @@ def test_the_store_of_a_running_service_is_found_by_its_folder(
         ("address", "list", "--data-dir", ""),
         ("archive", "on", ""),
         ("archive", "restore", "2026-11-01", "--archive", ""),
-        ("history", "0" * 32, "--archive", ""),
+        ("transaction", "show", "0" * 32, "--archive", ""),
         ("reconcile", "--out", ""),
         ("watch", "--checkpoint", ""),
         ("repair", ""),
-        ("tls", "self-signed", ""),
     ],
 )
 def test_a_folder_without_a_name_is_not_the_current_one(arguments: tuple[str, ...]) -> None:
@@ -265,11 +271,11 @@ def test_version(command: Command) -> None:
 
 
 def test_administration_does_not_wait_for_what_it_does_not_use(tmp_path: Path) -> None:
-    """Spark and Proton take seconds to load; `coordinator outcome` loads neither."""
+    """Spark and Proton take seconds to load; `coordinator transaction list` loads neither."""
     code = """
 import sys
 from coordinator.__main__ import main
-sys.argv = ["coordinator", "outcome", "0" * 32, "--data-dir", sys.argv[1]]
+sys.argv = ["coordinator", "transaction", "list", "--data-dir", sys.argv[1]]
 try:
     main()
 except SystemExit:

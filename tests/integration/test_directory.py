@@ -12,10 +12,9 @@ from coordinator.address import directory
 from coordinator.address.addresses import Group
 from coordinator.address.nodes import Address
 from coordinator.errors import Condition, Refusal
-from coordinator.group import loading
 from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
-from store import addresses, groups
+from store import addresses
 from store.channels import ADDRESS
 from store.permissions import Verb
 from store.tables import SCHEMA
@@ -73,7 +72,7 @@ def test_the_queue_of_a_forgotten_address_is_held_whole_no_more(instance: Instan
     first, second = instance.resolve("q0"), instance.resolve("q1")
     queues = [each.queue for each in (first, second) if each.queue is not None]
     for queue in queues:
-        loading.hold(queue, lambda: None)
+        queue.hold(lambda: None)
     home = instance.service.queues
     instance.loop.run_until(lambda: home.holding == set(queues))
     queues[1].returning += 1
@@ -123,7 +122,7 @@ def _named_by(instance: Instance, name: str, *makers: Maker | None) -> list[Addr
 
 @pytest.mark.rule("S4")
 def test_an_address_that_several_name_at_once_is_made_by_one_that_may(instance: Instance) -> None:
-    most = instance.service.limits.addresses_per_connection
+    most = instance.service.bounds.addresses_per_connection
     full, other, last = Maker(most), Maker(0), Maker(0)
     first, second, third = _named_by(instance, "orders", full, other, last)
     assert isinstance(first, Address)
@@ -225,12 +224,12 @@ def test_policies_of_a_group_reach_every_instance_while_it_serves_the_group(
     """Also an instance that joins the group later; what is taken back is the address's again."""
     queues = [each.subscribe(each.resolve("orders"), "billing") for each in (instance, second)]
     defaults = [each.resolve("orders").queue for each in (instance, second)]
-    place = groups.find(database, "orders", "billing")
+    place = addresses.find_group(database, "orders", "billing")
     assert place is not None
     assert place.group == queues[0].group_id
 
     def change(**changes: object) -> None:
-        assert groups.change(database, "orders", queues[0].group_id, changes)
+        assert addresses.change_group(database, "orders", queues[0].group_id, changes)
 
     def until(done: Callable[[Policies], bool]) -> None:
         for each, queue in zip((instance, second), queues, strict=True):

@@ -18,7 +18,7 @@ import pytest
 
 from store.embedded import programs
 from store.embedded import server as server_module
-from store.embedded.errors import (
+from store.embedded.programs import (
     BinariesMissing,
     DataFolderInUse,
     DataFolderUnusable,

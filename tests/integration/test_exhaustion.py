@@ -10,9 +10,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from coordinator import checks as checks_module
-from coordinator.codec.encoding import encode_map, encode_string, encode_symbol
+from coordinator import check_back
 from store.asking import Queries
+from store.codec.encoding import encode_map, encode_string, encode_symbol
 from store.commit.terms import BEFORE, INFINITY
 from store.errors import StoreError
 from store.ids import HalfIds
@@ -137,8 +137,8 @@ def test_a_look_begins_where_the_last_has_left_none(
 def test_an_instance_looks_at_all_of_the_past_at_first_and_seldom_again(
     asking: Asking, truth: Truth, monkeypatch: pytest.MonkeyPatch, whole_seconds: float, wholes: int
 ) -> None:
-    monkeypatch.setattr(checks_module, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(checks_module, "_WHOLE_SECONDS", whole_seconds)
+    monkeypatch.setattr(check_back, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(check_back, "_WHOLE_SECONDS", whole_seconds)
     lows: list[int] = []
     find = checks.find_exhausted
 
@@ -149,7 +149,7 @@ def test_an_instance_looks_at_all_of_the_past_at_first_and_seldom_again(
     monkeypatch.setattr(checks, "find_exhausted", noting)
     instance: Any = SimpleNamespace(loop=asking.loop, queries=asking.queries, disk_low=False)
     directory: Any = None
-    checks_module.Exhaustion(instance, directory).look()
+    check_back.Exhaustion(instance, directory).look()
     asking.loop.run_until(lambda: len(lows) >= 3)
     assert lows[:3].count(BEFORE) == wholes
     assert lows[0] == BEFORE

@@ -15,6 +15,7 @@ from store.errors import AddressGone, AlreadyDecided, Conflict, GroupsChanged, N
 from store.ids import id_at
 from store.partitions import op_id_at
 from store.tables import SCHEMA
+from tests.fix_night import by_night
 from tests.fix_store_driver import GROUP, Nothing, Post, Retire, Store, Truth, running
 
 
@@ -348,7 +349,7 @@ class Broken(Post):
 
 @pytest.mark.rule("P14")
 @pytest.mark.parametrize("where", ["write", "parts"])
-@pytest.mark.parametrize("most", [1, 5, 2000])
+@pytest.mark.parametrize("most", [by_night(1), 5, by_night(2000)])
 def test_a_unit_that_cannot_be_written_leaves_nothing(database_url: str, truth: Truth, where: str, most: int) -> None:
     """Whether it is written into the next batch at once, when its turn comes, or again after a refusal."""
     with running(database_url, Limits(messages=most)) as store:

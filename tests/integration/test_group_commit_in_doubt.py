@@ -7,9 +7,8 @@ import random
 import psycopg
 import pytest
 
-from store.backend import BEGAN, Backend
 from store.embedded.server import EmbeddedServer
-from store.old_backend import OldBackend
+from store.libpq import BEGAN, Backend, OldBackend
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
 from tests.fix_store_driver import ME, Post, Store, Truth, running, truth_of

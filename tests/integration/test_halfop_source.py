@@ -22,7 +22,6 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, Not
 from spark import ledger
 from spark.master import DATABASE_VARIABLE
 from spark.period import MARGIN
-from spark.pushdown import condition_sql, literal
 from spark.schemas import TABLES
 from spark.snapshot import StoreUnreadable, exported_snapshot
 from spark.source import (
@@ -30,6 +29,8 @@ from spark.source import (
     KeyRange,
     ReadOptions,
     SourceOptionError,
+    condition_sql,
+    literal,
 )
 from spark.source import database_url as url_of
 from store import tables

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
 from coordinator.address.dead_letters import ORIGINAL_ID
-from coordinator.codec.encoding import encode_long, encode_symbol
 from coordinator.commands import timeline
 from coordinator.commands.events import said
+from store.codec.encoding import encode_long, encode_symbol
 from store.ids import SLOTS, TxnIds, UuidV7, declared_at, id_at
 from store.partitions import make_days, op_id_at
 from store.removal import drop, remove
@@ -220,12 +220,12 @@ def test_what_the_store_made_and_does_not_know_any_more(lives: Lives, command: C
     lives.connection.rollback()
     txn_id = UUID(bytes=TxnIds(1, secret).next())
     lives.kept_from("op", NOW + timedelta(days=2))
-    done = command("history", str(txn_id), "--database-url", database_url)
+    done = command("transaction", "show", str(txn_id), "--database-url", database_url)
     assert (done.returncode, done.stdout) == (1, "")
     declared = said(declared_at(txn_id.bytes))
     assert f"is not known any more: it was declared at {declared}, and decisions are kept since " in done.stderr
     lives.kept_from("half", NOW + timedelta(days=2))
-    done = command("history", str(id_at(NOW) | SLOTS), "--database-url", database_url)
+    done = command("message", "show", str(id_at(NOW) | SLOTS), "--database-url", database_url)
     assert (done.returncode, "is not known any more, if it ever was" in done.stderr) == (1, True)
 
 
@@ -290,7 +290,7 @@ def test_a_transaction_that_retires_many(lives: Lives, rows: Rows, checkable: bo
 
 
 def test_a_store_that_is_away(command: Command) -> None:
-    done = command("history", "0" * 32, "--database-url", "postgresql://user:secret@127.0.0.1:1/shop")
+    done = command("transaction", "show", "0" * 32, "--database-url", "postgresql://user:secret@127.0.0.1:1/shop")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: database at 127.0.0.1:1/shop: Connection refused\n"
 
@@ -298,8 +298,8 @@ def test_a_store_that_is_away(command: Command) -> None:
 @pytest.mark.rule("S7")
 def test_what_came_from_the_wire_forges_no_line(lives: Lives, rows: Rows, command: Command, database_url: str) -> None:
     txn_id = rows.txn(1, owner="shop\n2026-01-01 committed\x1b[2J")
-    done = command("history", str(txn_id), "--database-url", database_url)
+    done = command("transaction", "show", str(txn_id), "--database-url", database_url)
     assert done.returncode == 0, done.stderr
     assert r"by shop\n2026-01-01 committed\x1b[2J at instance 1" in done.stdout
-    assert len(done.stdout.splitlines()) == 6
+    assert len(done.stdout.splitlines()) == 14
     assert lives.connection.scalar(select(func.count()).select_from(op)) == 0

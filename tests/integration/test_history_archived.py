@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from coordinator.__main__ import app
 from coordinator.address.dead_letters import ORIGINAL_ID
-from coordinator.codec.encoding import encode_long, encode_symbol
 from coordinator.commands import timeline
+from store.codec.encoding import encode_long, encode_symbol
 from store.ids import ADMINISTRATION, begin_of
 from store.partitions import make_days
 from store.tables import address, consumer_group, half
@@ -157,12 +157,11 @@ def test_a_group_that_is_forgotten_has_the_name_that_the_archive_has(lives: Old)
 
 
 NEVER_MADE = [
-    ("history", "ffffffff-ffff-ffff-ffff-ffffffffffff", "was not made by this store"),
-    ("history", "e677d21f-dbff-7000-8000-000000000000", "was not made by this store"),  # the last day of year 9999
-    ("history", "00000000-0000-0000-0000-000000000000", "was not made by this store"),
-    ("history", str((1 << 63) - 1), f"the store has no message {(1 << 63) - 1}"),
-    ("history", "0", "message 0 is not known any more"),
-    ("outcome", "ffffffff-ffff-ffff-ffff-ffffffffffff", "is not known: it was never declared here"),
+    ("transaction", "ffffffff-ffff-ffff-ffff-ffffffffffff", "was not made by this store"),
+    ("transaction", "e677d21f-dbff-7000-8000-000000000000", "was not made by this store"),  # the last day of year 9999
+    ("transaction", "00000000-0000-0000-0000-000000000000", "was not made by this store"),
+    ("message", str((1 << 63) - 1), f"the store has no message {(1 << 63) - 1}"),
+    ("message", "0", "message 0 is not known any more"),
 ]
 
 
@@ -170,8 +169,8 @@ def test_ids_that_nothing_can_have_are_not_known(lives: Old, database_url: str) 
     lives.op(OLD, "accept", [lives.half(OLD)])
     lives.write()
     lives.drop()
-    for command, what, says in NEVER_MADE:
-        done = CliRunner().invoke(app, [command, what, "--database-url", database_url])
+    for noun, what, says in NEVER_MADE:
+        done = CliRunner().invoke(app, [noun, "show", what, "--database-url", database_url])
         assert (done.exit_code, says in done.stderr) == (1, True), (what, done.stderr, done.exception)
 
 
@@ -187,7 +186,7 @@ def test_the_message_id_of_its_client_in_the_days_of_a_time(lives: Old, database
 
     def run(what: str, *more: object) -> tuple[int, str]:
         bounds = ("--since", OLD, *more)
-        done = CliRunner().invoke(app, ["history", what, *map(str, bounds), "--database-url", database_url])
+        done = CliRunner().invoke(app, ["message", "show", what, *map(str, bounds), "--database-url", database_url])
         return done.exit_code, done.output
 
     def found(*more: object) -> list[tuple[int, bool]]:
@@ -238,7 +237,7 @@ def test_of_a_damaged_archive_no_timeline_is_shown(lives: Old, database_url: str
     lives.write()
     lives.drop()
     damage(lives, OLD)
-    done = CliRunner().invoke(app, ["history", str(half_id), "--database-url", database_url])
+    done = CliRunner().invoke(app, ["message", "show", str(half_id), "--database-url", database_url])
     assert (done.exit_code, done.stdout, says in done.stderr) == (2, "", True)
     assert done.stderr.endswith("; --no-archive shows what the store itself has\n")
 
@@ -253,7 +252,7 @@ def test_the_command_reads_the_archive_that_is_on_another_or_none(lives: Old, da
     moved = lives.root.with_name("moved")
 
     def run(*arguments: object) -> tuple[int, str]:
-        done = CliRunner().invoke(app, ["history", *map(str, arguments), "--database-url", database_url])
+        done = CliRunner().invoke(app, ["message", "show", *map(str, arguments), "--database-url", database_url])
         return done.exit_code, done.output
 
     status, said = run(half_id)

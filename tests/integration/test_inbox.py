@@ -14,9 +14,7 @@ from sqlalchemy import Connection, text
 
 from coordinator.commands.maintenance import maintain
 from coordinator.settings import RetentionSettings, Settings
-from store import retention
-from store.application import rights
-from store.application.outbox import OTHERS
+from store import retention, roles
 from store.database import connected
 
 pytestmark = pytest.mark.rule("X4")
@@ -160,7 +158,7 @@ class Applications:
 
     def grant(self, name: str, *consumers: str) -> None:
         with connected(self._url) as connection:
-            rights.grant(connection, self._names[name], consumers)
+            roles.grant_application(connection, self._names[name], consumers)
 
     def ask(self, name: str, consumer: str, message_id: str, *, how: str = "session authorization") -> bool:
         with psycopg.connect(self._url) as session:
@@ -188,8 +186,8 @@ def test_a_name_is_for_the_role_that_used_it_first(applications: Applications, h
     for message_id in ("1", "2"):
         with pytest.raises(psycopg.Error, match=r'the consumer "billing" belongs to the role "inbox_one') as refused:
             applications.ask("other", "billing", message_id, how=how)
-        assert refused.value.sqlstate == OTHERS
-        assert "coordinator grant-sql ROLE --inbox NAME" in str(refused.value.diag.message_hint)
+        assert refused.value.sqlstate == "CO011"
+        assert "coordinator role grant --application ROLE --inbox NAME" in str(refused.value.diag.message_hint)
     assert applications.ask("one", "billing", "2", how=how)
     assert applications.ask("other", "shipping", "1", how=how)
 

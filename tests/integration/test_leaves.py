@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import Connection, func, insert, select, text
 
-from store import arrays, asking, leaves
+from store import arrays, asking
 from store.asking import Queries, Query
 from store.commit.terms import Rank
 from store.errors import StoreError
 from store.ids import id_at
+from store.libpq import int2, int4, int8
 from store.partitions import make_days
 from store.questions import entries
-from store.questions.columns import int2, int4, int8
 from store.recovery import held
 from store.retention import Policy, drop_old
 from store.tables import entry, half
@@ -190,7 +190,7 @@ def test_each_names_its_days_and_no_other_partition(database: Connection, rows: 
     for query in by_day:
         plan = "\n".join(
             database.scalars(
-                text("explain (generic_plan) " + leaves.of(query.sql, [_day(1), _day(0)]).replace(":", r"\:"))
+                text("explain (generic_plan) " + asking.of_days(query.sql, [_day(1), _day(0)]).replace(":", r"\:"))
             )
         )
         database.rollback()

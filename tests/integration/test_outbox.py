@@ -13,16 +13,18 @@ from psycopg import errors
 from psycopg.types.json import Jsonb
 from sqlalchemy import Connection, text
 
-from coordinator.codec.message import VALUE, examine
 from coordinator.group.lanes import message_group
 from store import removal
-from store.application.outbox import MOST_OCTETS
+from store.codec.message import VALUE, examine
 from tests.fix_application import Application, post, stored
 from tests.fix_store import Rows
 from tests.wire.messages import Header, Properties, data, section
 from tests.wire.types import ULong
 
 pytestmark = pytest.mark.rule("X2")
+
+#: As large as the largest message that a service takes by its default settings.
+MOST_OCTETS = 100 << 20
 
 DURABLE = section(Header.CODE, Header(durable=True).described().value)
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 from psycopg import errors
 
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import DATA, FOOTER, SEQUENCE, VALUE, examine
+from store.codec.encoding import DecodeError
+from store.codec.message import DATA, FOOTER, SEQUENCE, VALUE, examine
 from tests.fix_application import Application
 from tests.wire.messages import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, Header, Properties, data, section
 from tests.wire.queues import BROKEN

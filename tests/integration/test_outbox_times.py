@@ -8,7 +8,7 @@ import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy import Connection, select, text
 
-from coordinator.codec.message import examine
+from store.codec.message import examine
 from store.ids import moment_of
 from store.tables import entry, half
 from tests.fix_application import Application, post, stored

@@ -23,6 +23,7 @@ from store.database import BRIEF, COUNTING, Patience, connected
 from store.embedded.server import EmbeddedServer
 from store.errors import Contended, StoreUnavailable
 from tests.fix_command import PATIENCE_SECONDS, Command
+from tests.fix_night import by_night
 from tests.fix_postgres import signal_server
 from tests.fix_proxy import Proxy
 from tests.fix_store_driver import Truth, let_commits_wait
@@ -30,14 +31,13 @@ from tests.fix_store_driver import Truth, let_commits_wait
 _TABLES = "coordinator.op, coordinator.address, coordinator.half, coordinator.txn, coordinator.entry"
 _COMMANDS = {
     "check": 2,
-    f"outcome {uuid4()}": 2,
-    f"history {uuid4()}": 2,
-    "transactions": 1,
-    "stats": 1,
-    "groups": 1,
+    f"transaction show {uuid4()}": 2,
+    "message show 1": 2,
+    "transaction list": 1,
+    "group list": 1,
     "address list": 1,
     "address add orders": 1,
-    f"resolve {uuid4()} --rollback --reason late": 1,
+    f"transaction resolve {uuid4()} --rollback --reason late": 1,
 }
 
 
@@ -82,7 +82,7 @@ def test_a_lock_of_a_commit_that_waits_for_a_standby_is_told_as_that(
     ("does", "lock", "said"),
     [
         ("migrate", f"select pg_advisory_lock({migrations._LOCK})", "(advisory)"),
-        ("maintain", "lock table coordinator.inbox in share mode", "(coordinator.inbox)"),
+        by_night("maintain", "lock table coordinator.inbox in share mode", "(coordinator.inbox)"),
     ],
 )
 def test_what_works_as_long_as_it_takes_says_who_holds_it_up(

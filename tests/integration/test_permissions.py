@@ -34,40 +34,40 @@ def _all(database: Connection) -> list[tuple[str | None, str | None, str, str]]:
 
 @pytest.mark.rule("S3")
 def test_permissions_are_granted_listed_and_revoked(run: Run, database: Connection) -> None:
-    done = run("grant", "send,receive", "orders*", "--user", "alice")
+    done = run("permission", "grant", "send,receive", "orders*", "--user", "alice")
     assert (done.returncode, done.stdout, done.stderr) == (0, "alice may send, receive: orders*\n", "")
-    assert run("grant", "send", "orders*", "--user", "alice").returncode == 0  # it stays once
-    assert run("grant", "all", "*", "--role", "clerks").stdout.startswith("the role clerks may send, ")
+    assert run("permission", "grant", "send", "orders*", "--user", "alice").returncode == 0  # it stays once
+    assert run("permission", "grant", "all", "*", "--role", "clerks").stdout.startswith("the role clerks may send, ")
     expected: list[tuple[str | None, str | None, str, str]] = [
         ("alice", None, "receive", "orders*"),
         ("alice", None, "send", "orders*"),
         *((None, "clerks", verb, "*") for verb in sorted(Verb)),
     ]
     assert _all(database) == expected
-    listed = json.loads(run("permissions", "--json").stdout)
+    listed = json.loads(run("permission", "list", "--json").stdout)
     assert [(each["user"], each["role"], each["verb"], each["pattern"]) for each in listed] == expected
-    assert run("revoke", "all", "orders*", "--user", "alice").stdout == "revoked 2\n"
+    assert run("permission", "revoke", "all", "orders*", "--user", "alice").stdout == "revoked 2\n"
     assert _all(database) == expected[2:]
-    again = run("revoke", "send", "orders*", "--user", "alice")
+    again = run("permission", "revoke", "send", "orders*", "--user", "alice")
     assert (again.returncode, again.stderr) == (1, "error: alice has no such permission with the pattern orders*\n")
 
 
 @pytest.mark.rule("S3")
 def test_roles_are_names_that_users_have(run: Run, database: Connection) -> None:
-    assert run("user", "role", "alice", "clerks").stdout == "alice: has the role clerks\n"
-    assert run("user", "role", "alice", "clerks").returncode == 0
+    assert run("user", "set", "alice", "--role", "clerks").stdout == "alice: has the role clerks\n"
+    assert run("user", "set", "alice", "--role", "clerks").returncode == 0
     assert [line["roles"] for line in json.loads(run("user", "list", "--json").stdout)] == [["clerks"], []]
-    assert run("user", "role", "alice", "clerks", "--remove").stdout == "alice: without the role clerks\n"
-    done = run("user", "role", "alice", "clerks", "--remove")
+    assert run("user", "set", "alice", "--without-role", "clerks").stdout == "alice: without the role clerks\n"
+    done = run("user", "set", "alice", "--without-role", "clerks")
     assert (done.returncode, done.stderr) == (1, "error: there is no user alice with the role clerks\n")
-    assert run("user", "role", "carol", "clerks").stderr == "error: there is no user carol\n"
-    assert run("user", "role", "alice", "anonymous").returncode == 2
+    assert run("user", "set", "carol", "--role", "clerks").stderr == "error: there is no user carol\n"
+    assert run("user", "set", "alice", "--role", "anonymous").returncode == 2
 
 
 @pytest.mark.rule("S3")
 def test_who_can(run: Run, database: Connection) -> None:
     def who(verb: str, name: str) -> list[tuple[str | None, str | None, str]]:
-        rows = json.loads(run("who-can", verb, name, "--json").stdout)
+        rows = json.loads(run("permission", "list", "--who", verb, name, "--json").stdout)
         return [(row["user"], row["role"], row["pattern"]) for row in rows]
 
     every = [Verb.SEND, Verb.RECEIVE]
@@ -83,7 +83,7 @@ def test_who_can(run: Run, database: Connection) -> None:
         (None, "anonymous", "orders::web"),
         ("bob", "clerks", "ord*"),
     ]
-    shown = run("who-can", "send", "orders").stdout.splitlines()
+    shown = run("permission", "list", "--who", "send", "orders").stdout.splitlines()
     assert [line.split() for line in shown] == [
         ["user", "role", "pattern"],
         ["alice", "-", "orders"],
@@ -93,7 +93,7 @@ def test_who_can(run: Run, database: Connection) -> None:
 
 @pytest.mark.rule("S3")
 def test_without_users_and_permissions_all_can(command: Command, database_url: str) -> None:
-    done = command("who-can", "manage", "x", "--json", COORDINATOR_DATABASE_URL=database_url)
+    done = command("permission", "list", "--who", "manage", "x", "--json", COORDINATOR_DATABASE_URL=database_url)
     assert json.loads(done.stdout) == [{"user": None, "role": "anonymous", "pattern": "*"}]
 
 
@@ -116,7 +116,7 @@ def test_without_users_and_permissions_all_can(command: Command, database_url: s
 )
 def test_what_can_be_no_permission(run: Run, database: Connection, arguments: tuple[str, ...], said: str) -> None:
     for command in ("grant", "revoke"):
-        done = run(command, *arguments)
+        done = run("permission", command, *arguments)
         assert done.returncode == 2
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1
@@ -125,7 +125,7 @@ def test_what_can_be_no_permission(run: Run, database: Connection, arguments: tu
 
 @pytest.mark.rule("S3")
 def test_a_user_that_is_not_there_is_granted_nothing(run: Run, database: Connection) -> None:
-    done = run("grant", "send", "x", "--user", "carol")
+    done = run("permission", "grant", "send", "x", "--user", "carol")
     assert (done.returncode, done.stderr) == (1, "error: there is no user carol\n")
     assert _all(database) == []
 

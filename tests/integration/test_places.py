@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from store import groups, seeks
+from store import addresses, seeks
 from store.ids import id_at
 from store.seeks import Group
 from store.tables import SCHEMA
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.rule("H17")
 
 
 def _group(rows: Rows, name: str = "orders") -> Group:
-    found = groups.find(rows.connection, name, "")
+    found = addresses.find_group(rows.connection, name, "")
     assert found is not None
     assert found.group is not None
     return seeks.group(rows.connection, found.group)

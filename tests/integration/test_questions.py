@@ -8,10 +8,11 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
+from store import dead_letters as dead_letters_module
 from store.asking import Query
 from store.database import connected
 from store.ids import HalfIds, UuidV7
-from store.questions import addresses, consumer_groups, dead_letters, schedule
+from store.questions import addresses, consumer_groups, schedule
 from store.tables import SCHEMA
 from tests.fix_store import Rows
 from tests.fix_store_driver import GROUP, ME, Asking, Truth
@@ -28,7 +29,7 @@ def test_failed_entries_without_a_message_keep_no_other_from_the_dead_letters(as
     truth.run(
         f"insert into {SCHEMA}.entry (group_id, id, half_id, failed) values ({GROUP}, {half_id}, {half_id}, 'rejected')"
     )
-    asking.ask(dead_letters.lease, ME)
+    asking.ask(dead_letters_module.lease_failed, ME)
     asking.loop.run_until(asking.answered(1))
     ((failed,),) = asking.answers
     assert (failed.group, failed.id, failed.half_id) == (GROUP, half_id, half_id)

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from coordinator.__main__ import app
 from spark.books.description import describe
-from spark.ending import SIGNALS
+from spark.java import SIGNALS
 from spark.output import OutputUnusable, output
 from spark.period import BEGINNING, END, Period
 from spark.reconcile import STAGES

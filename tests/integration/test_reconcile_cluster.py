@@ -250,6 +250,7 @@ def _all_of_processes() -> bytes:
     return b"\0".join(found)
 
 
+@pytest.mark.night
 @pytest.mark.rule("R1", "R2", "S8")
 def test_a_cluster_finds_what_is_wrong_and_never_sees_the_password(cluster: Cluster, start: Start) -> None:
     """Its machines have this package from the driver; the password is in a file of theirs alone. Executors that are
@@ -284,6 +285,7 @@ def test_a_cluster_finds_what_is_wrong_and_never_sees_the_password(cluster: Clus
     assert SECRET not in said + errors
 
 
+@pytest.mark.night
 @pytest.mark.rule("R31", "R33")
 def test_outcomes_are_watched_on_a_cluster_until_it_is_gone(start: Start, cluster: Cluster, database_url: str) -> None:
     """Its executors read what is new, with the URL from their own file; they go on when the master has died. Once they
@@ -320,6 +322,7 @@ def test_outcomes_are_watched_on_a_cluster_until_it_is_gone(start: Start, cluste
     assert SECRET not in said + errors
 
 
+@pytest.mark.night
 def test_an_older_copy_of_the_package_on_a_worker_is_refused(start: Start, tmp_path: Path) -> None:
     """Where its Python has it before the one that was sent; else the sent one goes before it."""
     older = tmp_path / "older"
@@ -336,6 +339,7 @@ def test_an_older_copy_of_the_package_on_a_worker_is_refused(start: Start, tmp_p
     assert f"imports another copy of this package, {older}/spark/cluster.py: take it out" in errors.splitlines()[-1]
 
 
+@pytest.mark.night
 @pytest.mark.rule("R31")
 def test_what_never_comes_is_said(cluster: Cluster, start: Start, tmp_path: Path) -> None:
     """Executors that want more memory than a worker has, for which Spark would wait for ever; and a port that is no

@@ -78,6 +78,7 @@ def test_a_book_in_a_csv_file(spark: SparkSession, database_url: str, tmp_path: 
         assert [(book.name, book.rows) for book in result.books] == [("till", 5)]
 
 
+@pytest.mark.night
 @pytest.mark.rule("R24")
 def test_a_book_in_a_database(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
     """Derby, whose driver Spark has with it."""
@@ -204,6 +205,7 @@ insert into {SCHEMA}.entry (group_id, id, half_id, lease)
 """
 
 
+@pytest.mark.night
 @pytest.mark.rule("R24", "R1")
 def test_consumers_under_load_are_in_order(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
     """Each accept and its row in the inbox are one SQL transaction; many are under way while it is read. All say that

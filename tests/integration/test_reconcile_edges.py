@@ -42,6 +42,7 @@ options.path = "shop.parquet"
 """
 
 
+@pytest.mark.night
 @pytest.mark.rule("R20", "R36")
 def test_a_large_book_beside_a_small_store_is_compared_as_what_is_large(
     spark: SparkSession, database_url: str, tmp_path: Path

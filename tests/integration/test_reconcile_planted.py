@@ -45,6 +45,7 @@ def test_all_that_is_planted_is_found_and_no_more(
     assert run(spark, database_url, tmp_path).findings.by_kind == Counter(planted)
 
 
+@pytest.mark.night
 @pytest.mark.rule("R12")
 @pytest.mark.usefixtures("settings")
 def test_a_store_without_its_keys_is_looked_into_as_a_whole(

@@ -24,6 +24,7 @@ from spark.period import Period
 from spark.snapshot import StoreUnreadable, exported_snapshot
 from spark.source import HalfOpReader, ReadOptions
 from tests.fix_command import PATIENCE_SECONDS
+from tests.fix_night import by_night
 from tests.fix_store_rows import NOW, StoreRows
 from tests.running_command import RunningCommand
 
@@ -89,9 +90,9 @@ def _stop(running: Running, numbers: Sequence[signal.Signals]) -> None:
 @pytest.mark.parametrize(
     ("stage", "numbers", "word"),
     [
-        ("starting Spark", [signal.SIGINT], "interrupted"),
+        by_night("starting Spark", [signal.SIGINT], "interrupted"),
         ("adding up messages", [signal.SIGINT, signal.SIGINT], "interrupted"),
-        ("writing the report", [signal.SIGTERM], "interrupted by SIGTERM"),
+        by_night("writing the report", [signal.SIGTERM], "interrupted by SIGTERM"),
     ],
 )
 def test_what_is_stopped_leaves_nothing_behind(
@@ -111,6 +112,7 @@ def test_what_is_stopped_leaves_nothing_behind(
         _assert_stopped(running, numbers[0], word)
 
 
+@pytest.mark.night
 def test_what_is_refused_while_java_starts_leaves_nothing_behind(lossy_store: str, tmp_path: Path) -> None:
     """Java starts before anything is looked at, and is not waited for."""
     with Running(lossy_store, tmp_path, "--book", str(tmp_path / "none.toml")) as running:
@@ -123,6 +125,7 @@ def test_what_is_refused_while_java_starts_leaves_nothing_behind(lossy_store: st
         assert list(running.temporary.iterdir()) == []
 
 
+@pytest.mark.night
 def test_a_run_that_waits_for_the_database_is_stopped(lossy_store: str, tmp_path: Path) -> None:
     with Running(lossy_store, tmp_path) as running, _locked(lossy_store, "address") as waited_for:
         running.wait_for(lambda: waited_for() and running.told("reading addresses"))
@@ -179,6 +182,7 @@ def test_a_session_that_the_database_ends_is_no_defect(spark: SparkSession, data
                 read.result()
 
 
+@pytest.mark.night
 def test_a_run_that_stores_its_findings_is_stopped(lossy_store: str, tmp_path: Path) -> None:
     """The report is whole then, and the store as it was."""
     with Running(lossy_store, tmp_path, "--store") as running, _locked(lossy_store, "finding") as waited_for:
@@ -212,6 +216,7 @@ def test_a_java_that_is_killed_is_no_finding(lossy_store: str, tmp_path: Path) -
         assert list(running.temporary.iterdir()) == []
 
 
+@pytest.mark.night
 def test_a_folder_that_another_run_writes_into_is_refused(lossy_store: str, tmp_path: Path) -> None:
     """Before any work, and until the other one has ended, killed or not: else each removes what the other has made."""
     with Running(lossy_store, tmp_path) as running, _locked(lossy_store, "address") as waited_for:
@@ -230,7 +235,7 @@ def test_a_folder_that_another_run_writes_into_is_refused(lossy_store: str, tmp_
     ("memory", "says"),
     [
         ("900000g", "Java ended while it started: .*(object heap|maximum heap|heap size).*"),
-        ("100m", ".*System memory \\d+ must be at least .*"),
+        by_night("100m", ".*System memory \\d+ must be at least .*"),
     ],
 )
 def test_memory_that_cannot_be_is_said_in_a_line(lossy_store: str, tmp_path: Path, memory: str, says: str) -> None:

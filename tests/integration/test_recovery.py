@@ -13,8 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from store import locks, recovery
-from store.application import rights
+from store import locks, recovery, roles
 from store.database import Patience, connected
 from store.errors import Contended, StoreUnavailable, boundary
 from store.locks import NAMES, ROW_OF
@@ -22,6 +21,7 @@ from store.partitions import make_days
 from store.processes import gone, machine, start_ticks
 from store.recovery import GivenUp
 from store.retention import Dropped, Policy, drop_old
+from tests.fix_night import by_night
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
 
@@ -35,7 +35,7 @@ _ONCE += [int.from_bytes(name) for name in (b"coorprom", b"coornoti")]
 def application(database: Connection) -> Iterator[Connection]:
     """A session with the rights of a role that posts in SQL."""
     database.execute(text("create role application_of_locks"))
-    rights.grant(database, "application_of_locks")
+    roles.grant_application(database, "application_of_locks")
     database.execute(text("set session authorization application_of_locks"))
     database.commit()
     yield database
@@ -408,7 +408,7 @@ def test_a_role_of_an_application_takes_no_lock_of_the_service(application: Conn
 
 
 @pytest.mark.rule("S9")
-@pytest.mark.parametrize("mode", ["access share", "share", "share update exclusive"])
+@pytest.mark.parametrize("mode", ["access share", by_night("share"), by_night("share update exclusive")])
 @pytest.mark.parametrize("table", ["lock", "archived_day"])
 def test_a_role_of_an_application_locks_none_of_its_tables(application: Connection, table: str, mode: str) -> None:
     with pytest.raises(StoreUnavailable, match="42501"), boundary():

@@ -12,9 +12,8 @@ import pytest
 from sqlalchemy import Connection, insert, select, text
 
 from store import recovery
-from store.recovery import GivenUp
+from store.recovery import GivenUp, Watch
 from store.tables import HELD, address, consumer_group, entry, pending_retirement, txn
-from store.watch import Watch
 from tests.fix_store import Rows
 
 pytestmark = pytest.mark.rule("X2", "X3")

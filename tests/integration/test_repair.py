@@ -354,8 +354,10 @@ def test_it_comes_on_the_terms_that_it_was_posted_on(rows: Rows) -> None:
 @pytest.mark.parametrize(
     "finding",
     [
-        finding("undecided-but-known", "coordinator resolve x --commit ", txn_id="x"),
-        finding("undecided-but-known", f"coordinator resolve {UUID(int=1)} --commit ", txn_id=str(UUID(int=2))),
+        finding("undecided-but-known", "coordinator transaction resolve x --commit ", txn_id="x"),
+        finding(
+            "undecided-but-known", f"coordinator transaction resolve {UUID(int=1)} --commit ", txn_id=str(UUID(int=2))
+        ),
         finding("overdue", txn_id="x"),
         finding("overdue"),
         finding("lost-delivery", half_id=1, address=None, consumer_group=""),

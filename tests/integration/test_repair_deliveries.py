@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import delete, func, insert, select, update
 
 from coordinator.address.dead_letters import ORIGINAL_ID
-from coordinator.codec.encoding import encode_long, encode_map, encode_symbol
-from coordinator.codec.message import annotate
 from coordinator.commands.repair import _proposal
 from store import retention, runs
+from store.codec.encoding import encode_long, encode_map, encode_symbol
+from store.codec.message import annotate
 from store.commit.terms import PLAIN, Terms
 from store.database import connected
 from store.ids import UuidV7

@@ -20,6 +20,7 @@ from spark.report import render
 from spark.results import Findings
 from tests.fix_browser import opened
 from tests.fix_hostile import HOSTILE, harmful
+from tests.fix_night import by_night
 from tests.fix_reports import AT, SHOP, a_day, a_report, of_a_shop
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _rows(page: Page) -> Locator:
     [(1200, "light", "rgb(245, 247, 249)", "rgb(34, 48, 60)"), (390, "dark", "rgb(21, 27, 33)", "rgb(223, 230, 236)")],
     ids=["screen", "phone in the dark"],
 )
-@pytest.mark.parametrize("count", [0, 1, MANY])
+@pytest.mark.parametrize("count", [by_night(0), by_night(1), MANY])
 def test_a_report_is_one_page_that_fits(
     browser: Browser, reports: dict[int, Path], count: int, width: int, scheme: str, ground: str, ink: str
 ) -> None:

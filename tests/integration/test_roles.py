@@ -21,6 +21,7 @@ from store import audit, partitions, purge, roles, undecided, users
 from store.database import connected
 from store.errors import StoreUnavailable
 from store.ids import HalfIds, UuidV7, begin_of, id_at
+from tests.fix_night import by_night
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME
 
@@ -85,7 +86,7 @@ def test_the_service_owns_nothing(service: Session) -> None:
     assert len(_tables(service)) > 30, "else the tests beside this one look at nothing"
 
 
-@pytest.mark.parametrize("day", ["", f"_{TODAY}"])
+@pytest.mark.parametrize("day", [by_night(""), f"_{TODAY}"])
 @pytest.mark.parametrize("table", ["half", "op"])
 @pytest.mark.parametrize("statement", ["update {} set id = id", "delete from {}"])
 def test_the_service_cannot_change_halves_and_ops(service: Session, statement: str, table: str, day: str) -> None:
@@ -209,12 +210,15 @@ def test_what_a_reader_does_not_know_may_be_of_another_store(database: Connectio
         owner.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
         roles.grant(database, roles.READER, role)
         as_reader = f"{database_url}{'&' if '?' in database_url else '?'}options=-c%20role%3D{role}"
-        done = _run(as_reader, "history", str(uuid4()))
+        done = _run(as_reader, "transaction", "show", str(uuid4()))
         assert done.exit_code == 1
         assert "may not look whether its id was made by this store" in done.stderr
         owner.execute("insert into coordinator.retention (table_name, kept_from) values ('op', now())")
         old = partitions.op_id_at(datetime.now(UTC) - timedelta(days=40))
-        assert "is not known any more, if it ever was: it was declared" in _run(as_reader, "history", str(old)).stderr
+        assert (
+            "is not known any more, if it ever was: it was declared"
+            in _run(as_reader, "transaction", "show", str(old)).stderr
+        )
         owner.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
 
 
@@ -222,10 +226,10 @@ def test_the_command_shows_the_sql_and_does_it(database: Connection, database_ur
     role = f"test {secrets.token_hex(4)}"
     with psycopg.connect(database_url, autocommit=True) as owner:
         owner.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
-        shown = _run(database_url, "grant-roles", "--reader", role, "--sql")
+        shown = _run(database_url, "role", "grant", "--reader", role, "--sql")
         assert f'grant coordinator_reader to "{role}";\n' in shown.stdout
         assert "insert" not in shown.stdout
-        done = _run(database_url, "grant-roles", "--reader", role, "--reason", "for Spark")
+        done = _run(database_url, "role", "grant", "--reader", role, "--reason", "for Spark")
         assert (done.exit_code, done.stdout) == (0, f"role {role} may read the store\n")
         assert owner.execute("select pg_has_role(%s, 'coordinator_reader', 'member')", [role]).fetchone() == (True,)
         owner.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
@@ -236,7 +240,7 @@ def test_the_command_shows_the_sql_and_does_it(database: Connection, database_ur
 def test_the_sql_is_run_again_beside_a_service(database_url: str) -> None:
     """As after each upgrade. It takes back what an earlier version has granted; none sees that before the end."""
     role = f"test {secrets.token_hex(4)}"
-    script = _run(database_url, "grant-roles", "--service", role, "--reader", role, "--sql").stdout
+    script = _run(database_url, "role", "grant", "--service", role, "--reader", role, "--sql").stdout
     may = "select has_table_privilege(%s, 'coordinator.op', 'insert')"
     with (
         psycopg.connect(database_url, autocommit=True) as owner,
@@ -255,7 +259,10 @@ def test_the_sql_is_run_again_beside_a_service(database_url: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ((), 2, "give --service or --reader"),
+        ((), 2, "give --application, --service or --reader"),
+        (("--reader", "x", "--inbox", "y"), 2, "--inbox: give --application, too"),
+        (("--application", "x", "--sql"), 2, "--sql: --application has none to show"),
+        (("--application", "x", "--inbox", ""), 2, "--inbox: expected 1 to 1000 octets"),
         (("--service", ""), 2, "--service: expected 1 to 63 octets of printable text"),
         (("--reader", "no such\u00e9"), 1, "there is no role no such\u00e9"),
         (("--service", "OWNER"), 1, "owns the store, or is a superuser: make another one for this"),
@@ -266,7 +273,7 @@ def test_roles_that_are_refused(
 ) -> None:
     owner = urlsplit(database_url).username or ""
     given = [owner if each == "OWNER" else each for each in arguments]
-    done = _run(database_url, "grant-roles", *given)
+    done = _run(database_url, "role", "grant", *given)
     assert done.exit_code == status
     assert said in done.stderr
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text
 
-from store import groups, recovery, removal, retention, seeks
+from store import addresses, recovery, removal, retention, seeks
 from store.commit.terms import ALONE, PLAIN, Terms
 from store.database import connected
 from store.errors import AddressGone, Contended, Fenced, StoreUnavailable, boundary
@@ -30,7 +30,7 @@ def _group(rows: Rows, name: str = "orders") -> Group:
 
 
 def _group_at(connection: Connection, name: str = "orders") -> Group:
-    found = groups.find(connection, name, "")
+    found = addresses.find_group(connection, name, "")
     assert found is not None
     assert found.group is not None
     return seeks.group(connection, found.group)

@@ -112,7 +112,7 @@ def test_a_standby_is_known_whatever_the_database_says(two_servers: TwoServers, 
         while standby.execute(given).fetchone() is None:
             assert time.monotonic() < deadline, "the standby has not followed"
             time.sleep(0.05)
-    read = command("transactions", "--database-url", two_servers.second_url)
+    read = command("transaction", "list", "--database-url", two_servers.second_url)
     assert (read.returncode, read.stderr) == (0, "")
     changed = command("address", "add", "orders", "--database-url", two_servers.second_url)
     assert (changed.returncode, "the database only reads" in changed.stderr) == (1, True), changed.stderr
@@ -146,11 +146,11 @@ def test_the_service_and_its_commands_work_in_any_style(german_url: str) -> None
         txn_id = client.declare()
         post = client.post(sender, "x", txn=txn_id)
         client.until(lambda: post.remote_state)
-        assert txn_id.hex() in service.cli("transactions", "--json").replace("-", "")
+        assert txn_id.hex() in service.cli("transaction", "list", "--json").replace("-", "")
         assert client.discharge(txn_id, fail=False).accepted
         client.close()
-        assert '"commit"' in service.cli("outcome", txn_id.hex(), "--json")
-        service.cli("history", txn_id.hex())
+        assert '"commit"' in service.cli("transaction", "show", txn_id.hex(), "--json")
+        service.cli("transaction", "show", txn_id.hex())
 
 
 def test_a_limit_of_the_database_ends_no_session(database_url: str) -> None:

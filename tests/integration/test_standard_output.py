@@ -17,7 +17,7 @@ FULL = Path("/dev/full")
 
 @pytest.mark.parametrize(
     "arguments",
-    ["outcome {txn}", "outcome {txn} --json", "history {txn} --json", "dead-letters export orders", "--version"],
+    ["transaction show {txn}", "transaction show {txn} --json", "dead-letters export orders", "--version"],
 )
 def test_a_disk_that_is_full(rows: Rows, database_url: str, tmp_path: Path, arguments: str) -> None:
     txn_id = rows.txn(rows.instance())
@@ -36,7 +36,7 @@ def test_a_disk_that_is_full(rows: Rows, database_url: str, tmp_path: Path, argu
     assert (status, said.read_text()) == (2, "error: standard output: No space left on device\n")
 
 
-@pytest.mark.parametrize("arguments", ["outcome {txn}", "outcome {txn} --json", "--version"])
+@pytest.mark.parametrize("arguments", ["transaction show {txn}", "transaction show {txn} --json", "--version"])
 def test_a_disk_that_is_full_for_errors_too(rows: Rows, database_url: str, arguments: str) -> None:
     """The status alone can say so."""
     txn_id = rows.txn(rows.instance())
@@ -63,7 +63,7 @@ def test_a_pipe_whose_reader_has_ended_is_no_error() -> None:
         assert process.stderr.read() == b""
 
 
-@pytest.mark.parametrize("arguments", ["--version", "transactions", "transactions --json"])
+@pytest.mark.parametrize("arguments", ["--version", "transaction list", "transaction list --json"])
 def test_a_command_without_a_standard_output(database_url: str, arguments: str) -> None:
     closed = ["sh", "-c", f"exec {sys.executable} -m coordinator {arguments} >&-"]
     there = environment(COORDINATOR_DATABASE_URL=database_url)

@@ -18,6 +18,7 @@ from spark.period import Period
 from store import runs
 from store.database import connected
 from tests.fix_command import ROOT, Command, environment
+from tests.fix_night import by_night
 from tests.fix_store_rows import NOW, StoreRows
 from tests.reconciling import run
 
@@ -94,7 +95,7 @@ def test_a_run_is_stored_shown_repaired_and_repeated(
 @pytest.mark.parametrize(
     ("granted", "says"),
     [
-        (
+        by_night(
             "select on coordinator.run",
             "the database's role may not insert in coordinator.run; let its owner run: grant ",
         ),
@@ -117,6 +118,7 @@ def test_a_role_that_only_reads_cannot_store(
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
+@pytest.mark.night
 @pytest.mark.rule("R32")
 def test_a_store_that_only_reads_is_said(database_url: str, tmp_path: Path) -> None:
     read_only = f"{database_url}{'&' if '?' in database_url else '?'}options=-cdefault_transaction_read_only%3Don"

@@ -172,7 +172,7 @@ def test_a_database_of_a_newer_version(serve: Serve, database_url: str, database
 _OTHER_WORKER = """
 import sys
 from coordinator.process import logs, supervisor
-from coordinator.process.supervising import Programs
+from coordinator.process.children import Programs
 from coordinator.settings import load
 
 def watch(handed):
@@ -189,7 +189,7 @@ supervisor._GRACE_SECONDS = 0.2
 supervisor.MOST_FAILED_STARTS = 6
 settings = load({"listen": ["amqp://127.0.0.1:0"], "database_url": sys.argv[1]})
 logs.configure(settings.log)
-programs = Programs(worker=work, watch=watch, maintenance=watch, metrics=watch)
+programs = Programs(worker=work, recovery=watch, maintenance=watch, metrics=watch)
 sys.exit(supervisor.Supervisor(settings, programs).run())
 """
 
@@ -297,6 +297,7 @@ def test_a_worker_that_stands_still_is_killed_and_replaced(serve: Serve, databas
     assert not alive(pid)
 
 
+@pytest.mark.night
 @pytest.mark.rule("F2")
 def test_a_database_that_stood_still_makes_no_worker_dead(serve: Serve, folder: Path) -> None:
     service = serve("--data-dir", str(folder))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from store.commit.batch import Batch
-from store.commit.group_commit import Limits
-from store.commit.turns import Turns
+from store.commit.group_commit import Limits, Turns
 from store.errors import StoreInTrouble
 from store.tables import SCHEMA
 from tests.fix_store_driver import Post, Store, Truth, running

@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, and_, case, delete, func, insert, select, text, update
 
-from store import recovery
 from store.commit import terms
 from store.recovery import held
-from store.tables import DROPPING, consumer_group, entry, group_read, op, removed_address, retention, txn
+from store.tables import DROPPING, consumer_group, entry, group_read, op, removed_address
 from tests.fix_command import Command
 from tests.fix_store import Rows
 from tests.plans import nodes
@@ -187,43 +186,20 @@ def test_groups_by_command(command: Command, database_url: str, rows: Rows) -> N
     rows.entry(billing, failed="rejected")
     rows.entry(billing, lease=4)
     rows.entry(news)
-    done = command("groups", "--json", "--database-url", database_url)
+    done = command("group", "list", "--json", "--database-url", database_url)
     assert done.returncode == 0, done.stderr
     shown = [tuple(line[name] for name in ("address", "group", "ready", "inflight", "failed")) for line in _json(done)]
     assert shown == [("news", "", 1, 0, 0), ("orders", "billing", 0, 1, 1)]
-    done = command("groups", "news", "--database-url", database_url)
+    done = command("group", "list", "news", "--database-url", database_url)
     assert [line.split()[:4] for line in done.stdout.splitlines()] == [
         ["address", "group", "volatile", "ready"],
         ["news", "(default)", "False", "1"],
     ]
-    assert command("groups", "none", "--database-url", database_url).returncode == 1
+    assert command("group", "list", "none", "--database-url", database_url).returncode == 1
 
 
 def _json(done: Any) -> Any:
     return json.loads(done.stdout)
-
-
-def test_stats_by_command(command: Command, database_url: str, rows: Rows) -> None:
-    recovery.register(rows.connection, "1")
-    rows.instance()
-    group, letters = rows.queue("orders"), rows.queue("%DLQ%orders", origin="dead-letter")
-    rows.entry(group)
-    rows.entry(letters)
-    rows.checkable(1, rows.address_of(group), rows.address_of(group))
-    silent = text("update coordinator.heartbeat set beaten_at = now() - interval '60 seconds' where instance_id = 2")
-    rows.connection.execute(silent)
-    rows.connection.execute(insert(retention).values(table_name="op", kept_from="2024-02-03"))
-    rows.connection.execute(update(txn).values(declared_at=func.now() - text("interval '1 minute'")))
-    rows.connection.commit()
-    done = command("stats", "--json", "--database-url", database_url)
-    assert done.returncode == 0, done.stderr
-    found = _json(done)
-    counted = ("instances_alive", "addresses", "groups", "ready", "inflight", "dead_letters", "undecided", "pending")
-    assert [found[name] for name in counted] == [1, 2, 2, 2, 0, 1, 1, 2]
-    assert found["oldest_undecided_seconds"] >= 60
-    assert (found["messages_kept_from"], found["decisions_kept_from"]) == (None, "2024-02-03")
-    plain = command("stats", "--database-url", database_url, PYTHONWARNINGS="error")
-    assert "database-bytes:" in plain.stdout
 
 
 def test_an_address_shows_what_is_undecided(command: Command, database_url: str, rows: Rows) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from store.errors import StoreUnavailable
 from store.processes import machine, start_ticks
-from store.watch import Watch
+from store.recovery import Watch
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
 

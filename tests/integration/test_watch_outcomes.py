@@ -20,6 +20,7 @@ from spark.watching import Batch, watch
 from store import watched
 from store.database import connected
 from store.ids import id_at
+from tests.fix_night import by_night
 from tests.fix_proxy import Proxy
 from tests.fix_store_rows import NOW, StoreRows
 from tests.reconciling import Writer, wait_for
@@ -28,7 +29,7 @@ from tests.watching import POST_AND_RETIRE, Stopped, Told, Watching, counted, in
 pytestmark = pytest.mark.rule("R33")
 
 #: COORDINATOR_TEST_WATCH_KILLS: how many in a long run (make watch-kills).
-KILLS = int(os.environ.get("COORDINATOR_TEST_WATCH_KILLS", "2"))
+KILLS = int(os.environ.get("COORDINATOR_TEST_WATCH_KILLS", "1"))
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ class _Dies(Told):
             raise RuntimeError("died after")
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [by_night(False), True])
 def test_a_batch_that_is_repeated_counts_once(spark: SparkSession, written: str, tmp_path: Path, after: bool) -> None:
     """Stopped before its counts were in the store, or before Spark noted its end."""
     ledger = _Dies(written, after=after)
@@ -227,6 +228,7 @@ def _txn_of(rows: StoreRows, half_id: int) -> str:
     return str(found)
 
 
+@pytest.mark.night
 def test_a_database_that_goes_away_is_waited_for(written: str, tmp_path: Path) -> None:
     """And the watch goes on, from where it was."""
     proxy = Proxy(written)

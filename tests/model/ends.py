@@ -6,22 +6,22 @@ import itertools
 from typing import TYPE_CHECKING, cast
 
 from coordinator import outcomes
-from coordinator.codec.encoding import encode_long, encode_map, encode_symbol
 from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
 from coordinator.outcomes import Kind
 from coordinator.posts import Relay
 from coordinator.retirement import Departure
+from store.codec.encoding import encode_long, encode_map, encode_symbol
 from tests.model import truth
 from tests.model.state import WHY_REJECTED, in_txn, rejected
 from tests.model.steps import AttachControl, AttachListener, AttachReceiver, AttachSender, Outcome, Post, Retire
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
-    from coordinator.checks import Due
+    from coordinator.check_back import Due
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
-    from coordinator.transactions import Transaction
+    from coordinator.transaction import Transaction
     from store.permissions import Verb
     from tests.model.in_process import InProcess
     from tests.model.state import Label
@@ -296,7 +296,7 @@ class ListenerEnd(ReceiverEnd):
 
 
 class CheckerEnd:
-    """Implements :class:`coordinator.checks.Checker`: a checker on a connection of its own."""
+    """Implements :class:`coordinator.check_back.Checker`: a checker on a connection of its own."""
 
     number = -1
 

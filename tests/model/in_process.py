@@ -11,10 +11,11 @@ from typing import TypeVar
 
 import pytest
 
-from coordinator import checks as checks_module
+from coordinator import check_back
 from coordinator.address.addresses import AddressPolicy, Group
 from coordinator.address.nodes import Address
-from coordinator.checks import Exhaustion
+from coordinator.bounds import Bounds
+from coordinator.check_back import Exhaustion
 from coordinator.errors import Refusal
 from coordinator.group.entries import now_micros
 from coordinator.group.queues import Queue
@@ -24,7 +25,6 @@ from coordinator.settings import (
     AddressPattern,
     AddressSettings,
     CheckSettings,
-    LimitSettings,
     Settings,
     TransactionSettings,
 )
@@ -61,14 +61,14 @@ from tests.model.steps import (
 )
 
 SETTINGS = Settings(
-    # a transaction is in the store's list of undecided ones by chance, else
-    transaction=TransactionSettings(max_messages=MOST_POSTS, register_after_seconds=3600),
+    transaction=TransactionSettings(max_messages=MOST_POSTS),
     # checks are due at once, and again when the driver says so
     check=CheckSettings(immunity_seconds=0, interval_seconds=86400, most=MOST_CHECKS),
-    # small, so that messages go to the store and come back
-    limits=LimitSettings(window_messages=WINDOW),
     addresses=AddressSettings(patterns=tuple(map(AddressPattern.model_validate, truth.patterns()))),
 )
+#: A transaction is in the store's list of undecided ones by chance, else. The window is small, so that messages go to
+#: the store and come back.
+BOUNDS = Bounds(register_after_seconds=3600, window_messages=WINDOW)
 
 L = TypeVar("L", bound=LinkEnd)
 _fences = itertools.count(1)
@@ -121,7 +121,13 @@ class InProcess(Driver):
             recovery.recover(connection)
         self.loop = Loop()
         self.service = Service(
-            self.loop, SETTINGS, AddressPolicy(SETTINGS.addresses), self.url, registration, fenced=self._fenced
+            self.loop,
+            SETTINGS,
+            AddressPolicy(SETTINGS.addresses),
+            self.url,
+            registration,
+            fenced=self._fenced,
+            bounds=BOUNDS,
         )
         self.loop.end_turn = self.service.end_turn
         self._listen()
@@ -315,7 +321,7 @@ class InProcess(Driver):
         txn.begin()
         txn.began -= txn.timeout
         self.loop.hurry(self.service.registry.sweep)
-        self.loop.run_until(lambda: not txn.open or (txn.checkable and txn.halves.overdue))
+        self.loop.run_until(lambda: not txn.open or (txn.in_store is not None and txn.in_store.overdue))
         self.wait()
 
     def _check_group(self, step: Check) -> None:
@@ -391,7 +397,7 @@ class InProcess(Driver):
 def in_process(url: str, *, company: bool) -> Iterator[InProcess]:
     with pytest.MonkeyPatch.context() as patch:
         # a group that was never looked for is looked for back to here, piece by piece: no history is older
-        patch.setattr(checks_module, "_BEGINNING", now_micros() - 120_000_000)
+        patch.setattr(check_back, "_BEGINNING", now_micros() - 120_000_000)
         driver = InProcess(url, company=company)
         try:
             yield driver

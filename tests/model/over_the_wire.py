@@ -61,11 +61,11 @@ from tests.wire.types import Int, Symbol, UInt
 #: As in :data:`tests.model.in_process.SETTINGS`, by their names.
 SETTINGS = {
     "transaction.max_messages": str(MOST_POSTS),
-    "transaction.register_after_seconds": "3600",
+    "bounds.register_after_seconds": "3600",
     "check.immunity_seconds": "0",
     "check.interval_seconds": "86400",
     "check.most": str(MOST_CHECKS),
-    "limits.window_messages": str(WINDOW),
+    "bounds.window_messages": str(WINDOW),
     "addresses.patterns": json.dumps(truth.patterns()),
 }
 

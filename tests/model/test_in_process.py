@@ -9,6 +9,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from tests.fix_night import by_night
 from tests.model import profiles, strategies
 from tests.model.consumption import CONSUMPTION
 from tests.model.histories import HISTORIES
@@ -19,7 +20,7 @@ from tests.model.steps import Step
 from tests.model.strategies import Steps
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["alone", "in company"])
+@pytest.fixture(scope="module", params=[False, by_night(True)], ids=["alone", "in company"])
 def driver(module_database_url: str, request: pytest.FixtureRequest) -> Iterator[InProcess]:
     with in_process(module_database_url, company=request.param) as driver:
         yield driver
@@ -78,6 +79,7 @@ def machine(driver: InProcess) -> type[RuleBasedStateMachine]:
     return Histories
 
 
+@pytest.mark.day
 @pytest.mark.rule("T8", "T9", "T10", "T11", "T12", "T13", "T14", "T20", "T21", "T22", "T23", "T24", "T25", "T26", "T27")
 @pytest.mark.rule("T28", "T29", "T30", "T31", "T32", "T34", "T35", "P11", "D4", "D5", "D6", "H4", "H5", "H6", "H13")
 @pytest.mark.rule(

@@ -18,9 +18,9 @@ from pyspark.sql import functions as f
 
 from spark.books.description import BookError, Description, describe
 from spark.books.loading import unreadable
-from spark.books.numbers import LONGEST
 from spark.books.rows import open_book
-from spark.books.written import moment, number, pattern_without_zone, zone_of
+from spark.books.written import LONGEST, moment, number, pattern_without_zone, zone_of
+from tests.fix_night import by_night
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -80,11 +80,11 @@ def _without(name: str) -> dict[str, object]:
     ("kind", "columns", "options", "content"),
     [
         ("csv", COLUMNS, "", _lines(HEADER, LINE)),
-        ("csv", COLUMNS, "", _lines("\ufeff" + HEADER.upper(), LINE)),
-        ("csv", COLUMNS, "header = false", _lines(LINE)),
+        by_night("csv", COLUMNS, "", _lines("\ufeff" + HEADER.upper(), LINE)),
+        by_night("csv", COLUMNS, "header = false", _lines(LINE)),
         ("json", COLUMNS, "", _lines(ORDER)),
-        ("json", None, "", _lines(ORDER)),
-        ("json", COLUMNS, "", _lines(_without("note"))),
+        by_night("json", None, "", _lines(ORDER)),
+        by_night("json", COLUMNS, "", _lines(_without("note"))),
         ("json", COLUMNS, "multiLine = true", json.dumps([ORDER], indent=2)),
     ],
     ids=["csv", "mark and capitals", "no header", "json", "json as it is", "field that is optional", "array"],
@@ -112,27 +112,38 @@ def test_a_json_file_without_any_row_is_an_empty_book(spark: SparkSession, tmp_p
             "columns: they are order_id, placed_at, status, amount, note; the header of the file is order_id,"
             " placed_at, note, amount, status ",
         ),
-        ("csv", COLUMNS, _lines(LINE, LINE), "the header of the file is a1, 2026-.* needs options.header = false"),
+        by_night(
+            "csv", COLUMNS, _lines(LINE, LINE), "the header of the file is a1, 2026-.* needs options.header = false"
+        ),
         ("csv", COLUMNS, "", "the header of the file is not there"),
-        ("csv", COLUMNS, _lines(HEADER, LINE, "a2,2026-03-01T00:00:00Z"), "row 2: 'a2,2026-.*' has not the 5 columns"),
-        ("csv", None, _lines(HEADER, LINE, LINE + ",y,z"), "row 2: 'a1,.*y,z' has not the 5 columns"),
+        by_night(
+            "csv", COLUMNS, _lines(HEADER, LINE, "a2,2026-03-01T00:00:00Z"), "row 2: 'a2,2026-.*' has not the 5 columns"
+        ),
+        by_night("csv", None, _lines(HEADER, LINE, LINE + ",y,z"), "row 2: 'a1,.*y,z' has not the 5 columns"),
         ("json", COLUMNS, _lines(ORDER, ORDER | {"amount": "lots"}), "row 2, column 'amount': 'lots' is no decimal"),
-        ("json", COLUMNS, _lines(ORDER, ORDER | {"placed_at": "x"}), "row 2, column 'placed_at': 'x' is no timestamp"),
+        by_night(
+            "json", COLUMNS, _lines(ORDER, ORDER | {"placed_at": "x"}), "row 2, column 'placed_at': 'x' is no timestamp"
+        ),
         *(
             ("csv", COLUMNS, _lines(HEADER, LINE, LINE.replace(AT, at)), f"row 2, column 'placed_at': '{at}' is no t")
             for at in ("20261128", "202611281015", "46354", "2026", "10:15:00", "T10:15:00Z")
         ),
         ("json", COLUMNS, _lines(ORDER, ORDER, '{"order_id": "a'), 'row 3: \'{"order_id": "a\' is no JSON object'),
         ("json", None, _lines(ORDER, ORDER, '{"order_id": "a'), 'row 3: \'{"order_id": "a\' is no JSON object'),
-        ("json", COLUMNS, json.dumps([ORDER], indent=2), r"row 1: '\[' is no JSON object; an array .*multiLine = true"),
-        (
+        by_night(
+            "json",
+            COLUMNS,
+            json.dumps([ORDER], indent=2),
+            r"row 1: '\[' is no JSON object; an array .*multiLine = true",
+        ),
+        by_night(
             "csv",
             COLUMNS,
             _lines(HEADER, LINE, LINE.replace("1.50", "1.005")),
             "row 2, column 'amount': '1.005' is no dec",
         ),
         ("json", COLUMNS, _lines(ORDER, ORDER | {"amount": 1.005}), "row 2, column 'amount': '1.005' is no decimal"),
-        (
+        by_night(
             "csv",
             COLUMNS,
             _lines(HEADER, LINE.replace("1.50", "123456789.5")),
@@ -142,28 +153,32 @@ def test_a_json_file_without_any_row_is_an_empty_book(spark: SparkSession, tmp_p
             ("csv", WIDE, _lines(HEADER, LINE.replace("1.50", written)), f"row 1, column 'amount': '{written}' is no")
             for written in ("1.005", "4e-3", "1e-100000000", f"1.{'3' * 37}4E35")
         ),
-        ("csv", WIDE, _lines(HEADER, LINE.replace("1.50", (LONGEST + 1) * "0")), "row 1, column 'amount': '0000"),
-        (
+        by_night(
+            "csv", WIDE, _lines(HEADER, LINE.replace("1.50", (LONGEST + 1) * "0")), "row 1, column 'amount': '0000"
+        ),
+        by_night(
             "csv",
             COLUMNS,
             _lines(HEADER, LINE, LINE.replace(AT, "2026-03-01 00:00:00 BST")),
             "row 2, .* no timestamp; three",
         ),
-        ("json", COLUMNS, _lines(_without("status")), "committed_when: .*`status` cannot be resolved"),
-        (
+        by_night("json", COLUMNS, _lines(_without("status")), "committed_when: .*`status` cannot be resolved"),
+        by_night(
             "json",
             COLUMNS,
             _lines(_without("status") | {"Status": "paid"}),
             "committed_when: .*`status` cannot be resol",
         ),
-        (
+        by_night(
             "json",
             COLUMNS,
             _lines(_without("order_id") | {"Order_Id": "a1"}),
             "key: there is no column 'order_id'; there",
         ),
-        ("json", COLUMNS, _lines(_without("order_id")), "key: there is no column 'order_id'; there are placed_at"),
-        ("json", COLUMNS, _lines(_without("amount")), r"equal\[0\].column: there is no column 'amount'"),
+        by_night(
+            "json", COLUMNS, _lines(_without("order_id")), "key: there is no column 'order_id'; there are placed_at"
+        ),
+        by_night("json", COLUMNS, _lines(_without("amount")), r"equal\[0\].column: there is no column 'amount'"),
     ],
 )
 def test_a_file_that_is_otherwise_is_refused(
@@ -209,7 +224,7 @@ def test_a_number_is_written_as_its_locale_says(spark: SparkSession, tmp_path: P
     ("kind", "written"),
     [
         ("csv", _lines(HEADER, LINE, LINE.replace("1.50", "1,014999")).replace(",", ";").replace("1;014", "1,014")),
-        ("json", _lines(ORDER, ORDER | {"amount": "1,014999"})),
+        by_night("json", _lines(ORDER, ORDER | {"amount": "1,014999"})),
     ],
 )
 def test_an_amount_is_not_rounded_whatever_the_locale(
@@ -220,7 +235,7 @@ def test_an_amount_is_not_rounded_whatever_the_locale(
         _rows(spark, _book(tmp_path, kind, options='sep = ";"\nlocale = "de-DE"'))
 
 
-@pytest.mark.parametrize("columns", [COLUMNS, None])
+@pytest.mark.parametrize("columns", [COLUMNS, by_night(None)])
 def test_a_file_that_is_not_in_utf_8_is_refused_or_read_as_it_says(
     spark: SparkSession, tmp_path: Path, columns: str | None
 ) -> None:
@@ -233,7 +248,9 @@ def test_a_file_that_is_not_in_utf_8_is_refused_or_read_as_it_says(
     assert [row["key"] for row in found] == ["a1", "M\u00fcller"]
 
 
-@pytest.mark.parametrize(("kind", "columns"), [("csv", COLUMNS), ("csv", None), ("json", COLUMNS), ("json", None)])
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("csv", COLUMNS), by_night("csv", None), ("json", COLUMNS), by_night("json", None)]
+)
 def test_what_is_written_is_kept(spark: SparkSession, tmp_path: Path, kind: str, columns: str | None) -> None:
     """Zeros behind the digits that there is room for, spaces, no amount; times with a zone, and without."""
     times = ["2026-03-01T00:00:00Z", "2026-03-01 01:00:00 Europe/Paris", "2026-03-01 00:00:00.000", "2026-03-01"]
@@ -249,7 +266,14 @@ def test_what_is_written_is_kept(spark: SparkSession, tmp_path: Path, kind: str,
 
 @pytest.mark.rule("R23", "R25")
 @pytest.mark.parametrize(
-    "options", ["", 'encoding = "UTF-8"', 'charset = "utf8"', 'encoding = "US-ASCII"', "multiLine = true"]
+    "options",
+    [
+        "",
+        by_night('encoding = "UTF-8"'),
+        by_night('charset = "utf8"'),
+        by_night('encoding = "US-ASCII"'),
+        by_night("multiLine = true"),
+    ],
 )
 def test_each_digit_of_a_large_amount_in_json_is_kept(spark: SparkSession, tmp_path: Path, options: str) -> None:
     """Also where the file says its encoding: a double has 16 or 17 digits."""
@@ -332,7 +356,9 @@ def test_a_time_may_be_a_number_of_seconds_in_json(spark: SparkSession, tmp_path
     assert (row["at"].timestamp(), row["without_zone"]) == (1_772_323_200, False)
 
 
-@pytest.mark.parametrize(("kind", "without"), [("timestamp", False), ("timestamp_ntz", True), ("date", True)])
+@pytest.mark.parametrize(
+    ("kind", "without"), [by_night("timestamp", False), ("timestamp_ntz", True), by_night("date", True)]
+)
 def test_a_type_says_whether_it_has_a_zone(spark: SparkSession, tmp_path: Path, kind: str, without: bool) -> None:
     rows = spark.sql(f"select 'a1' order_id, cast('2026-03-01' as {kind}) placed_at, 'paid' status, 1.50 amount")
     rows.write.parquet(str(tmp_path / "rows"))
@@ -345,10 +371,10 @@ def test_a_type_says_whether_it_has_a_zone(spark: SparkSession, tmp_path: Path, 
     [
         ("", '"with ""quote"""', 'with "quote"'),
         ("", '"x"",""y"', 'x","y'),
-        ("", '5" pipe', '5" pipe'),
-        ("", '"a \\ b"', "a \\ b"),
+        by_night("", '5" pipe', '5" pipe'),
+        by_night("", '"a \\ b"', "a \\ b"),
         ('escape = "\\\\"', '"with \\"quote\\""', 'with "quote"'),
-        ('multiLine = true\nlineSep = "\\r\\n"', '"two\r\nlines"', "two\r\nlines"),
+        by_night('multiLine = true\nlineSep = "\\r\\n"', '"two\r\nlines"', "two\r\nlines"),
     ],
 )
 def test_quotes_are_read_as_they_are_written(
@@ -391,7 +417,7 @@ def _parquet(file: Path, time: pa.DataType, **more: pa.Array) -> None:
     pq.write_table(table, file)
 
 
-@pytest.mark.parametrize("columns", [COLUMNS, None])
+@pytest.mark.parametrize("columns", [COLUMNS, by_night(None)])
 @pytest.mark.parametrize("options", ["", 'timeZone = "Europe/Paris"'])
 def test_each_parquet_file_says_whether_its_times_have_a_zone(
     spark: SparkSession, tmp_path: Path, columns: str | None, options: str

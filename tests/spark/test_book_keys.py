@@ -15,6 +15,7 @@ from spark.books.comparison import book_findings
 from spark.books.rows import open_book
 from spark.keeping import keeping
 from spark.period import Period
+from tests.fix_night import by_night
 from tests.fix_shop import AT, BOOK, SCHEMA, Shop, compare, describe_text, production
 from tests.fix_store_rows import NOW, encode_message
 
@@ -88,7 +89,7 @@ def found_of(rows: list[Row]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.rule("R20", "R21", "R22", "R23", "R25")
-@pytest.mark.parametrize("text", [BOOK, BY_TXN], ids=["by property", "by txn-id"])
+@pytest.mark.parametrize("text", [BOOK, by_night(BY_TXN)], ids=["by property", "by txn-id"])
 def test_what_is_left_out_has_no_findings(spark: SparkSession, tmp_path: Path, text: str) -> None:
     """Of all combinations of rows and messages, as if all were compared."""
     shop = stocked(text, product(ROWS, MESSAGES))
@@ -107,7 +108,9 @@ def test_what_is_left_out_has_no_findings(spark: SparkSession, tmp_path: Path, t
 
 
 @pytest.mark.rule("R36")
-@pytest.mark.parametrize("text", [BOOK, BY_TXN, BY_TXN_ALONE], ids=["by property", "by txn-id", "by txn-id alone"])
+@pytest.mark.parametrize(
+    "text", [BOOK, by_night(BY_TXN), by_night(BY_TXN_ALONE)], ids=["by property", "by txn-id", "by txn-id alone"]
+)
 def test_what_is_in_order_is_left_out(spark: SparkSession, tmp_path: Path, text: str) -> None:
     shop = stocked(text, iter(sorted(IN_ORDER)))
     spark.createDataFrame(shop.rows, SCHEMA).write.parquet(str(tmp_path / "orders.parquet"))

@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 
 from spark.books.description import BookError, describe
 from spark.books.loading import unreadable
-from spark.books.numbers import LONGEST
 from spark.books.rows import open_book
+from spark.books.written import LONGEST
 from spark.finding import LONGEST_SHOWN
 from spark.keeping import keeping
 from spark.period import Period

@@ -12,6 +12,7 @@ import pytest
 from spark.finding import Finding
 from spark.period import Period
 from tests.fix_findings import AT, all_findings, own_queue
+from tests.fix_night import by_night
 from tests.fix_store_rows import NOW, StoreRows
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def _key(found: Finding) -> Key:
 
 
 @pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R17", "R18", "R19")
-@pytest.mark.parametrize("slices", [None, MILLISECOND], ids=["small", "large"])
+@pytest.mark.parametrize("slices", [None, by_night(MILLISECOND)], ids=["small", "large"])
 def test_all_that_is_planted_is_found_and_nothing_else(spark: SparkSession, slices: timedelta | None) -> None:
     """Nothing of what is healthy, either."""
     rows = StoreRows(seed=3).healthy(400)
@@ -342,7 +343,7 @@ def test_what_is_just_in_order_is_told_from_what_is_not(spark: SparkSession) -> 
 
 
 @pytest.mark.rule("R13", "R19")
-@pytest.mark.parametrize("slices", [None, MILLISECOND], ids=["small", "large"])
+@pytest.mark.parametrize("slices", [by_night(None), MILLISECOND], ids=["small", "large"])
 def test_a_message_is_of_the_period_of_its_transaction_whenever_it_was_posted(
     spark: SparkSession, slices: timedelta | None
 ) -> None:

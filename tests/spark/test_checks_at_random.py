@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fix_findings import all_findings
+from tests.fix_night import by_night
 from tests.fix_store_rows import StoreRows
 from tests.plain_checks import KINDS, PlainChecks, break_at_random
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R16", "R18", "R19")
-@pytest.mark.parametrize("slices", [None, timedelta(seconds=1)], ids=["small", "large"])
+@pytest.mark.parametrize("slices", [None, by_night(timedelta(seconds=1))], ids=["small", "large"])
 def test_what_is_found_is_what_plain_python_finds(spark: SparkSession, slices: timedelta | None) -> None:
     """Of a small store, and of a large one in slices."""
     seed = SystemRandom().getrandbits(32)

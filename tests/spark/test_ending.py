@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.ending import end_java, folders, leaders
+from spark.java import end_java, folders, leaders
 from tests.fix_command import PATIENCE_SECONDS, alive
 
 _JAVA = """

@@ -1,13 +1,15 @@
-"""Frames that are kept, and those whose rows the driver has."""
+"""Frames that are kept, those whose rows the driver has, and jobs of Spark beside the one in hand."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as f
 
-from spark.keeping import MOST_NEAR, keeping, near
+from spark.keeping import MOST_NEAR, job_threads, keeping, near
+from tests.fix_command import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -63,3 +65,25 @@ def test_none(spark: SparkSession) -> None:
         found = near(frame, keep)
         assert "LocalRelation" in _plan(found)
         assert (found.schema, found.collect()) == (frame.schema, [])
+
+
+@pytest.mark.rule("R31")
+def test_an_error_waits_for_no_job(spark: SparkSession) -> None:
+    context = spark.sparkContext
+
+    def lasts() -> None:
+        context.parallelize([1], 1).foreach(lambda _: time.sleep(3600))
+
+    with pytest.raises(ZeroDivisionError), job_threads(spark, 1) as threads:  # noqa: PT012 - the job runs by then
+        job = threads.submit(lasts)
+        while not context.statusTracker().getActiveJobsIds():
+            time.sleep(0.01)
+        raise ZeroDivisionError
+    with pytest.raises(Exception, match="cancelled"):
+        job.result(PATIENCE_SECONDS)
+
+
+def test_what_goes_well_is_waited_for(spark: SparkSession) -> None:
+    with job_threads(spark, 2) as threads:
+        counts = [threads.submit(spark.range(number).count) for number in (3, 4)]
+    assert [count.result(0) for count in counts] == [3, 4]

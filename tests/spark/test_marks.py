@@ -43,52 +43,53 @@ def test_where_a_pair_in_order_waits_is_read_from_its_marks(spark: SparkSession)
         )
 
 
+#: Facts of a pair: whether it is in order.
+_PAIRS = [
+    (["expected", "accept"], True),
+    (["expected", "purge", "modify", "modify"], True),
+    (["expected"], False),
+    (["accept"], False),
+    (["expected", "release"], False),
+    (["expected", "expected", "accept"], False),
+    (["expected", "accept", "commit"], False),
+    (["expected", "dead-letter", "dead-letter"], False),
+]
+#: Facts of an expected pair, some of them taken back: what it counts as.
+_TAKEN_BACK = [
+    (["accept", "replay accepted", "accept"], "accepted"),
+    (["commit", "replay accepted", "dead-letter", "modify"], "dead_lettered"),
+    (["purge", "replay purged", "commit"], "accepted"),
+    (["accept", "replay accepted", "purge", "replay purged", "expire"], "expired"),
+    (["accept", *["replay accepted", "accept"] * 5], "accepted"),
+    (["accept", "replay accepted"], None),
+    (["accept", "replay accepted", "accept", "accept"], None),
+    (["accept", "accept", "replay accepted", "commit"], None),
+    (["dead-letter", "expire", "replay accepted"], None),
+    (["dead-letter", "dead-letter", "replay accepted"], None),
+    (["accept", "replay told"], "accepted"),
+]
+
+
 @pytest.mark.rule("R13", "R15")
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        (["expected", "accept"], True),
-        (["expected", "purge", "modify", "modify"], True),
-        (["expected"], False),
-        (["accept"], False),
-        (["expected", "release"], False),
-        (["expected", "expected", "accept"], False),
-        (["expected", "accept", "commit"], False),
-        (["expected", "dead-letter", "dead-letter"], False),
-    ],
-)
-def test_in_order_is_expected_once_and_ended_once(spark: SparkSession, facts: list[str], expected: bool) -> None:
-    assert (_counts_as(spark, facts) is not None) is expected
-
-
-def _counts_as(spark: SparkSession, facts: list[str]) -> str | None:
-    """Of a pair with these facts, each with its reason; None: it is not in order."""
-    rows = spark.createDataFrame([(fact,) for fact in facts], "fact string")
-    decision, reason = (f.split_part("fact", f.lit(" "), f.lit(number)) for number in (1, 2))
-    mark = f.when(f.col("fact") == "expected", f.lit(marks.EXPECTED)).otherwise(marks.of_op(decision, reason))
-    ((is_in_order, total),) = rows.select(f.try_sum(mark).alias("m")).select(marks.in_order(f.col("m")), "m").collect()
-    return marks.unpacked(total).accounted if is_in_order else None
+def test_in_order_is_expected_once_and_ended_once(spark: SparkSession) -> None:
+    found = _count_as(spark, [facts for facts, _ in _PAIRS])
+    assert [(facts, each is not None) for (facts, _), each in zip(_PAIRS, found, strict=True)] == _PAIRS
 
 
 @pytest.mark.rule("R15", "H17")
-@pytest.mark.parametrize(
-    ("facts", "counts_as"),
-    [
-        (["accept", "replay accepted", "accept"], "accepted"),
-        (["commit", "replay accepted", "dead-letter", "modify"], "dead_lettered"),
-        (["purge", "replay purged", "commit"], "accepted"),
-        (["accept", "replay accepted", "purge", "replay purged", "expire"], "expired"),
-        (["accept", *["replay accepted", "accept"] * 5], "accepted"),
-        (["accept", "replay accepted"], None),
-        (["accept", "replay accepted", "accept", "accept"], None),
-        (["accept", "accept", "replay accepted", "commit"], None),
-        (["dead-letter", "expire", "replay accepted"], None),
-        (["dead-letter", "dead-letter", "replay accepted"], None),
-        (["accept", "replay told"], "accepted"),
-    ],
-)
-def test_an_end_that_was_taken_back_does_not_count(
-    spark: SparkSession, facts: list[str], counts_as: str | None
-) -> None:
+def test_an_end_that_was_taken_back_does_not_count(spark: SparkSession) -> None:
     """What was delivered again is in order, and what was delivered twice after it is not."""
-    assert _counts_as(spark, ["expected", *facts]) == counts_as
+    found = _count_as(spark, [["expected", *facts] for facts, _ in _TAKEN_BACK])
+    assert [(facts, each) for (facts, _), each in zip(_TAKEN_BACK, found, strict=True)] == _TAKEN_BACK
+
+
+def _count_as(spark: SparkSession, pairs: list[list[str]]) -> list[str | None]:
+    """What each pair counts as, by its facts, each with its reason; None: it is not in order."""
+    facts = [(number, fact) for number, of_pair in enumerate(pairs) for fact in of_pair]
+    rows = spark.createDataFrame(facts, "pair int, fact string")
+    decision, reason = (f.split_part("fact", f.lit(" "), f.lit(number)) for number in (1, 2))
+    mark = f.when(f.col("fact") == "expected", f.lit(marks.EXPECTED)).otherwise(marks.of_op(decision, reason))
+    sums = rows.groupBy("pair").agg(f.try_sum(mark).alias("m"))
+    found = sums.select("pair", marks.in_order(f.col("m")).alias("is_in_order"), "m").collect()
+    counted = {row["pair"]: marks.unpacked(row["m"]).accounted if row["is_in_order"] else None for row in found}
+    return [counted[number] for number in range(len(pairs))]

@@ -12,6 +12,7 @@ import pytest
 from spark.period import Period
 from spark.slices import LONGEST, width_of
 from tests.fix_findings import AT, all_findings, surveyed
+from tests.fix_night import by_night
 from tests.fix_store_rows import NOW, StoreRows
 from tests.plain_checks import break_at_random
 
@@ -26,7 +27,7 @@ MILLISECOND = timedelta(milliseconds=1)
     ("period", "width"),
     [
         pytest.param(Period(), timedelta(seconds=7), id="all"),
-        pytest.param(Period(since=NOW - timedelta(hours=5), until=AT), LONGEST, id="hours"),
+        by_night(Period(since=NOW - timedelta(hours=5), until=AT), LONGEST, id="hours"),
     ],
 )
 def test_slices_change_nothing(spark: SparkSession, period: Period, width: timedelta) -> None:

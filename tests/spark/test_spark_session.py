@@ -7,16 +7,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from spark import java
 from spark.java import JavaMissing, java_home
 from spark.master import MasterUnusable, check_master
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+from tests.fix_night import by_night
 
 
 def fake_java(home: Path, version: str, *, status: int = 0) -> Path:
@@ -56,6 +53,7 @@ def test_else_the_path_else_the_one_that_comes_along(tmp_path: Path, monkeypatch
         java_home()
 
 
+@pytest.mark.night
 def test_an_interrupted_call_of_java_is_not_logged() -> None:
     """Py4J logs a Ctrl-C during a call with its stack, by the root logger."""
     # a process of its own: one JVM a process
@@ -157,6 +155,7 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
     assert [name for name in SLOW if name in names] == []
 
 
+@pytest.mark.night
 def test_spark_starts_in_a_hardened_place() -> None:
     """Where the machine's name does not resolve, the user is a number alone, and no code may be run from temporary
     files: Java unpacks there what Parquet files are compressed by."""
@@ -235,13 +234,13 @@ def test_only_the_class_path_is_changed(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "env", "used"),
     [
-        ([], {}, "UseParallelGC"),
+        by_night([], {}, "UseParallelGC"),
         ([G1], {}, "UseG1GC"),
-        (["-XX:+UseParallelGC"], {}, "UseParallelGC"),
-        (["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"], {}, "UseSerialGC"),
+        by_night(["-XX:+UseParallelGC"], {}, "UseParallelGC"),
+        by_night(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"], {}, "UseSerialGC"),
         ([], {"JAVA_TOOL_OPTIONS": G1}, "UseG1GC"),
-        ([], {"JDK_JAVA_OPTIONS": f"-Xmx64m {G1}"}, "UseG1GC"),
-        ([], {"_JAVA_OPTIONS": G1}, "UseG1GC"),
+        by_night([], {"JDK_JAVA_OPTIONS": f"-Xmx64m {G1}"}, "UseG1GC"),
+        by_night([], {"_JAVA_OPTIONS": G1}, "UseG1GC"),
     ],
 )
 def test_a_collector_that_the_user_has_chosen_goes_before_ours(
@@ -266,7 +265,7 @@ def test_a_collector_that_the_user_has_chosen_goes_before_ours(
     ("master", "given", "argument", "known"),
     [
         ("local[*]", None, "org.apache.spark.deploy.SparkSubmit", ""),
-        ("local[*]", None, "org.apache.spark.launcher.Main", "/opt/spark"),
+        by_night("local[*]", None, "org.apache.spark.launcher.Main", "/opt/spark"),
         ("local-cluster[1,1,700]", None, "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
         ("spark://db.example:7077", None, "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
         ("local[*]", "PYSPARK_PYTHON", "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
@@ -329,26 +328,56 @@ def test_the_python_of_the_executors_is_that_of_the_user(monkeypatch: pytest.Mon
         assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_java_is_asked_once_what_its_classes_have(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark asks it for the class and for the method with each column that it makes."""
-    from pyspark.sql import functions
+@pytest.fixture
+def archiving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java that can keep its classes in an archive, in the cache folder of this user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache dir"))
+    home = fake_java(tmp_path / "java", "21.0.1")
+    (home / "lib" / "server").mkdir(parents=True)
+    (home / "lib" / "server" / "classes.jsa").touch()
+    return home
 
-    client, asked = spark._jvm._gateway_client, []  # type: ignore[union-attr]
-    send = client.send_command
 
-    def heard(command: str, **options: object) -> object:
-        asked.append(command)
-        return send(command, **options)
+def test_java_keeps_its_classes_in_the_cache_folder_of_the_user(archiving: Path, tmp_path: Path) -> None:
+    options = java._archive_options(archiving)
+    assert options[:2] == (
+        "-XX:+AutoCreateSharedArchive",
+        f'"-XX:SharedArchiveFile={tmp_path}/cache dir/coordinator/java-21.jsa"',
+    )
+    assert (tmp_path / "cache dir" / "coordinator").stat().st_mode & 0o777 == 0o700
 
-    monkeypatch.setattr(client, "send_command", heard)
 
-    def columns() -> list[Column]:
-        number = functions.col("id")
-        more = functions.transform(functions.array(number), lambda each: each + 1)
-        return [functions.coalesce(number, functions.lit(2)), ~(number > 1), more]
+def test_a_java_that_cannot_keep_its_classes_is_not_asked_to(archiving: Path, tmp_path: Path) -> None:
+    """One that is too old, and one that has no archive of its own, to which it would add: it would warn each time."""
+    assert java._archive_options(fake_java(tmp_path / "old", "17.0.15")) == ()
+    (archiving / "lib" / "server" / "classes.jsa").unlink()
+    assert java._archive_options(archiving) == ()
 
-    columns()
-    asked.clear()
-    made = spark.range(1).select(*columns()).collect()
-    assert [tuple(row) for row in made] == [(0, True, [1])]
-    assert [command for command in asked if command.startswith("r\n")] == []
+
+def test_classes_are_kept_only_where_the_user_can_and_alone_does(
+    archiving: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert java._archive_options(archiving) != ()
+    with monkeypatch.context() as another:  # what is read is code
+        another.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        assert java._archive_options(archiving) == ()
+    (tmp_path / "file").touch()
+    # a folder that cannot be made (root may write anywhere else), a file, and a name that Spark's shell takes apart
+    for folder in ("/proc/none", str(tmp_path / "file"), str(tmp_path / 'a"b')):
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        assert java._archive_options(archiving) == ()
+
+
+def test_java_ends_in_its_own_way_where_the_run_went_well() -> None:
+    """By SIGTERM: what it, or an agent of the user's, writes at its end is whole."""
+    code = (
+        "from spark.java import running_java\n"
+        "from spark.session import running_session\n"
+        "with running_java('local[1]', memory='512m') as java, running_session(java) as spark:\n"
+        "    pass\n"
+        "print(java.java.process.returncode)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("143\n", "")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, NewAddress, NotMade, check_name, shown
 from coordinator.settings import AddressPattern, AddressSettings
+from tests.tables import all_cases
 
 
 def _policy(create: Literal["on-use", "matching", "never"], *patterns: AddressPattern) -> AddressPolicy:
@@ -60,13 +61,13 @@ def test_names_of_the_service_are_not_made_by_use(name: str) -> None:
     assert decided.condition == "not-found"
 
 
-@pytest.mark.parametrize("name", ["a", "x" * 1024, "订" * 896, "straße", "订单", "a b", "a/b.c-d_e:f", "%dlq%x"])
+@all_cases("name", ["a", "x" * 1024, "订" * 896, "straße", "订单", "a b", "a/b.c-d_e:f", "%dlq%x"])
 def test_names_that_are_possible(name: str) -> None:
     assert check_name(name) == name
 
 
 @pytest.mark.rule("S7")
-@pytest.mark.parametrize(
+@all_cases(
     ("name", "said"),
     [
         ("", "empty"),

@@ -9,6 +9,7 @@ import pytest
 from coordinator.address.enqueue import terms_again
 from coordinator.group.lanes import message_group
 from store.commit.terms import ALONE, PLAIN, Terms
+from tests.tables import all_cases
 from tests.wire.messages import MESSAGE_ANNOTATIONS, Header, Properties, data, section
 from tests.wire.types import Symbol, Timestamp, UInt
 
@@ -26,7 +27,7 @@ _EXPIRY = Properties(absolute_expiry_time=Timestamp(int(POSTED.timestamp() * 100
 _LATER = section(MESSAGE_ANNOTATIONS, {Symbol("x-opt-delivery-delay"): UInt(3_600_000)})
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("message", "fifo", "terms"),
     [
         (data(b"x"), False, PLAIN),

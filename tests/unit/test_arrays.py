@@ -16,6 +16,7 @@ from psycopg.adapt import Transformer
 from psycopg.types.array import ArrayBinaryLoader
 
 from store import arrays
+from tests.tables import all_cases
 
 pytestmark = pytest.mark.usefixtures("both_forms")
 
@@ -33,6 +34,7 @@ def read(octets: bytes) -> Any:
 _INT8 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
+@pytest.mark.day
 @given(st.lists(_INT8), st.lists(st.integers(-(1 << 31), (1 << 31) - 1)), st.lists(st.integers(-32768, 32767)))
 def test_integers(eights: list[int], fours: list[int], twos: list[int]) -> None:
     assert read(arrays.int8(eights)) == eights
@@ -40,6 +42,7 @@ def test_integers(eights: list[int], fours: list[int], twos: list[int]) -> None:
     assert read(arrays.int2(twos)) == twos
 
 
+@pytest.mark.day
 @given(st.lists(st.binary(max_size=40)), st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"))))
 def test_octets_and_text(values: list[bytes], texts: list[str]) -> None:
     assert [bytes(each) for each in read(arrays.bytea(values))] == values
@@ -63,7 +66,7 @@ def test_times(moments: list[datetime]) -> None:
     assert read(arrays.timestamptz(micros)) == moments
 
 
-@pytest.mark.parametrize("values", [[1 << 31], [-(1 << 31) - 1], [1 << 64], [1, None], ["1"]], ids=str)
+@all_cases("values", [[1 << 31], [-(1 << 31) - 1], [1 << 64], [1, None], ["1"]])
 def test_what_does_not_fit_its_column_is_refused(values: list[Any]) -> None:
     with pytest.raises(struct.error):
         arrays.int4(values)

@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 
 from coordinator.group.entries import Entry
-from coordinator.group.loading import Expiry
-from coordinator.group.policies import Policies
+from coordinator.group.policies import Policies, parse_retry
 from coordinator.group.serving import Queues
-from coordinator.retries import parse
+from coordinator.group.units import Expiry
 from store.commit.batch import Batch
 from tests.fix_queue import Instance, queue_of
 
 
 def _policies(retry: str = "immediate", *, on_expiry: str = "drop") -> Policies:
-    return Policies(max_attempts=16, on_expiry=on_expiry, fifo=False, dead_letters=False, retry=parse(retry))
+    return Policies(max_attempts=16, on_expiry=on_expiry, fifo=False, dead_letters=False, retry=parse_retry(retry))
 
 
 @pytest.mark.rule("P12", "D4")

@@ -1,4 +1,4 @@
-"""Where in time an instance looks for transactions to check (``coordinator/checks.py``, rule H12)."""
+"""Where in time an instance looks for transactions to check (``coordinator/check_back.py``, rule H12)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from coordinator.checks import Marks
+from coordinator.check_back import Marks
 from store.commit.terms import BEFORE, INFINITY
 
 MINUTE = 60_000_000

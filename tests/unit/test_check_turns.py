@@ -1,4 +1,4 @@
-"""Which checkers an instance looks for next (``coordinator/checks.py``)."""
+"""Which checkers an instance looks for next (``coordinator/check_back.py``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from coordinator.checks import Turns
+from coordinator.check_back import Turns
 from tests.fix_check_back import Link
 
 pytestmark = pytest.mark.rule("H11")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from coordinator.checkable import NOTHING_ASKED, CheckTerms, OwnCheckTerms, asked_terms, producer_group, terms
-from coordinator.codec.values import Symbol
 from coordinator.errors import Condition, Refusal
 from coordinator.settings import CheckSettings
+from store.codec.values import Symbol
+from tests.tables import all_cases
 
 
 @pytest.mark.rule("H2")
-@pytest.mark.parametrize("name", ["orders", Symbol("orders"), "o", "ö" * 255, "a group", "$a::b"])
+@all_cases("name", ["orders", Symbol("orders"), "o", "ö" * 255, "a group", "$a::b"])
 def test_a_producer_group(name: str) -> None:
     found = producer_group(name, "the property")
     assert found == name
@@ -19,7 +20,7 @@ def test_a_producer_group(name: str) -> None:
 
 
 @pytest.mark.rule("H2")
-@pytest.mark.parametrize("name", ["", "x" * 256, "two\nlines", b"orders", 7, None, ["orders"]])
+@all_cases("name", ["", "x" * 256, "two\nlines", b"orders", 7, None, ["orders"]])
 def test_what_no_producer_group_can_be_called(name: object) -> None:
     with pytest.raises(Refusal, match=r"the property is .*1 to 255 printable characters") as refused:
         producer_group(name, "the property")

@@ -15,8 +15,7 @@ import pytest
 import structlog
 
 from coordinator.process import children
-from coordinator.process.children import Child
-from coordinator.process.supervising import Supervising
+from coordinator.process.children import Child, Supervising
 
 _at_fork: list[signal.Signals] = []
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec import message
 from store import arrays
+from store.codec import message
 from store.compiled import MODULES, PURE_VARIABLE, compiled
 from tests import prepared
 from tests.fix_command import PATIENCE_SECONDS, environment
@@ -37,13 +37,13 @@ def test_it_reads_nothing_that_is_not_its_own(compiler: str) -> None:
 def test_it_takes_what_clients_send(compiled_part: dict[str, Any], name: str) -> None:
     """Or it would be of no use."""
     octets = fuzzed.shapes()[name]
-    said = compiled_part["coordinator.codec._scan"].scan(octets)
+    said = compiled_part["store.codec._scan"].scan(octets)
     assert said is not None
     assert (message._facts_of(*said) if said else message.NO_FACTS) == fuzzed.told_by_twin(octets)
 
 
 def test_it_keeps_nothing(compiled_part: dict[str, Any]) -> None:
-    scan, packing = compiled_part["coordinator.codec._scan"].scan, compiled_part["store._packing"]
+    scan, packing = compiled_part["store.codec._scan"].scan, compiled_part["store._packing"]
     taken = [*fuzzed.shapes().values(), b"", b"\x00", b"\x00\x53\x73\xc0\x00"]
     before = sys.getallocatedblocks()
     for _ in range(1000):
@@ -65,7 +65,7 @@ def test_it_packs_what_batches_have(compiled_part: dict[str, Any], values: list[
 
 
 def test_what_is_no_bytes_is_the_twins(compiled_part: dict[str, Any]) -> None:
-    assert compiled_part["coordinator.codec._scan"].scan(memoryview(fuzzed.shapes()["bare"])) is None
+    assert compiled_part["store.codec._scan"].scan(memoryview(fuzzed.shapes()["bare"])) is None
 
 
 def test_a_module_that_is_not_there_is_done_without() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.bounds import Bounds
 from coordinator.errors import Refusal
 from coordinator.settings import LimitSettings
 from links.crowd import Crowd
@@ -24,7 +25,7 @@ class Client:
 
 def _opened(crowd: Crowd, peer: str) -> Refusal | None:
     limits = LimitSettings(connections_per_address=1)
-    client: Any = Client(peer, SimpleNamespace(limits=limits, memory=SimpleNamespace(connections=1)))
+    client: Any = Client(peer, SimpleNamespace(limits=limits, bounds=Bounds(), memory=SimpleNamespace(connections=1)))
     assert crowd.came(client) is None
     return crowd.opens(client)
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coordinator.codec import encoding
-from coordinator.codec.encoding import DecodeError, decode, encode_list, encode_map, pairs, skip
-from coordinator.codec.values import Described
+from store.codec import encoding
+from store.codec.encoding import DecodeError, decode, encode_list, encode_map, pairs, skip
+from store.codec.values import Described
 from tests.wire import types
 from tests.wire.values import ASCII, KEYS, VALUES
 
 
 def plain(value: Any) -> Any:
-    """What ``coordinator.codec.encoding`` makes of a value of the test client's."""
+    """What ``store.codec.encoding`` makes of a value of the test client's."""
     if isinstance(value, types.Described):
         return Described(plain(value.descriptor), plain(value.value))
     if isinstance(value, types.Array):

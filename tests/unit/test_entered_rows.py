@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.checkable import NOTHING_ASKED, CheckTerms, OwnCheckTerms
-from coordinator.halves import Halves, enter
+from coordinator.in_store import InStore, RowState
 from store.commit.batch import Batch
 
 ID = bytes(16)
@@ -18,39 +18,40 @@ TERMS = CheckTerms(6000, 30_000, 15)
 
 
 @pytest.fixture
-def txn() -> Any:
-    halves = Halves("shop", TERMS, 1, NOTHING_ASKED)
-    return SimpleNamespace(id=ID, halves=halves, registered=False, declared=lambda terms: terms)
+def in_store(monkeypatch: pytest.MonkeyPatch) -> InStore:
+    txn: Any = SimpleNamespace(id=ID, registered=False, control=SimpleNamespace(number=1))
+    monkeypatch.setattr(InStore, "declared", lambda _, terms: terms)
+    return InStore(txn, "shop", TERMS, NOTHING_ASKED)
 
 
-def _entered(txn: Any, *batches: Batch) -> list[tuple[dict[bytes, Any], dict[bytes, Any], dict[bytes, None]]]:
+def _entered(in_store: InStore, *batches: Batch) -> list[tuple[dict[bytes, Any], dict[bytes, Any], dict[bytes, None]]]:
     """What each batch has of it: as new, as one that may be there, as one that is there."""
     for batch in batches:
-        enter(txn, batch)
+        in_store.enter(batch)
     written = [batch.check_back() for batch in batches]
     return [(rows.declared, rows.listed, rows.enlisted) for rows in written]
 
 
 @pytest.mark.rule("H3")
-def test_the_row_is_new_once(txn: Any) -> None:
+def test_the_row_is_new_once(in_store: InStore) -> None:
     """A half that comes while the first is on its way, and one that is written again, find it perhaps."""
-    assert _entered(txn, Batch(), Batch()) == [({ID: TERMS}, {}, {}), ({}, {ID: TERMS}, {})]
-    txn.halves.entered = True
-    assert _entered(txn, Batch()) == [({}, {}, {ID: None})]
+    assert _entered(in_store, Batch(), Batch()) == [({ID: TERMS}, {}, {}), ({}, {ID: TERMS}, {})]
+    in_store.row = RowState.UNDECIDED
+    assert _entered(in_store, Batch()) == [({}, {}, {ID: None})]
 
 
 @pytest.mark.rule("H3")
-def test_one_that_was_listed_may_be_there(txn: Any) -> None:
-    txn.registered = True
-    assert _entered(txn, Batch()) == [({}, {ID: TERMS}, {})]
+def test_one_that_was_listed_may_be_there(in_store: InStore) -> None:
+    in_store.txn.registered = True
+    assert _entered(in_store, Batch()) == [({}, {ID: TERMS}, {})]
 
 
 @pytest.mark.rule("H7")
 @pytest.mark.parametrize("registered", [False, True])
-def test_in_one_batch_the_last_message_says_how_it_is_checked(txn: Any, registered: bool) -> None:
-    txn.registered = registered
+def test_in_one_batch_the_last_message_says_how_it_is_checked(in_store: InStore, registered: bool) -> None:
+    in_store.txn.registered = registered
     batch = Batch()
-    enter(txn, batch)
-    txn.halves.asked = OwnCheckTerms(immunity_ms=500)
+    in_store.enter(batch)
+    in_store.asked = OwnCheckTerms(immunity_ms=500)
     written = {ID: TERMS._replace(immunity_ms=500)}
-    assert _entered(txn, batch) == [({}, written, {}) if registered else (written, {}, {})]
+    assert _entered(in_store, batch) == [({}, written, {}) if registered else (written, {}, {})]

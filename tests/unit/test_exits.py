@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
+from coordinator.process.children import AWAY, UNFIT, status_of
 from coordinator.process.listeners import CannotListen
-from coordinator.process.supervising import AWAY, UNFIT, status_of
 from store.errors import from_sqlstate
+from tests.tables import all_cases
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("sqlstate", "status"),
     [("55P03", AWAY), ("57014", AWAY), ("53300", AWAY), ("28P01", UNFIT), ("42P01", UNFIT)],
     ids=["a lock", "a statement that took too long", "no connection", "a password", "the schema"],

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec import encoding, message
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import examine
+from store.codec import encoding, message
+from store.codec.encoding import DecodeError
+from store.codec.message import examine
 from tests.fuzz.decoders import Decoders
+from tests.tables import all_cases
 from tests.wire.messages import Header, Properties, data, section
 from tests.wire.types import Raw, Timestamp, UByte, UInt, ULong, encode
 
 pytestmark = pytest.mark.usefixtures("both_forms")
 
 
+@pytest.mark.day
 @pytest.mark.rule("S6", "P10")
 @pytest.mark.parametrize("seed", [1, 2, None])
 def test_what_is_sent_is_decoded_or_refused(seed: int | None) -> None:
@@ -28,7 +30,7 @@ def test_what_is_sent_is_decoded_or_refused(seed: int | None) -> None:
 
 
 @pytest.mark.rule("P10")
-@pytest.mark.parametrize(
+@all_cases(
     ("field", "value"),
     [
         ("priority", "high"),
@@ -47,7 +49,7 @@ def test_fields_of_the_header_are_of_their_types(field: str, value: Any) -> None
 
 
 @pytest.mark.rule("P10")
-@pytest.mark.parametrize("code", [Header.CODE, Properties.CODE])
+@all_cases("code", [Header.CODE, Properties.CODE])
 def test_a_list_has_no_more_fields_than_are_defined(code: int) -> None:
     with pytest.raises(DecodeError, match="14 fields"):
         examine(section(code, [None] * 14))
@@ -86,7 +88,7 @@ def test_an_array_costs_what_its_octets_do() -> None:
 
 
 @pytest.mark.rule("S6")
-@pytest.mark.parametrize(
+@all_cases(
     ("octets", "said"),
     [
         pytest.param(

@@ -14,6 +14,7 @@ from links import engine, frames
 from links.channels import Channel
 from tests.guard_engine import Heard, Served
 from tests.model import profiles
+from tests.tables import all_cases
 from tests.wire.frames import (
     AMQP_HEADER,
     RECEIVER,
@@ -224,6 +225,7 @@ def _view(served: Served) -> Any:
     }
 
 
+@pytest.mark.day
 @pytest.mark.rule("P14")
 @given(_steps, st.randoms(use_true_random=False))
 @profiles.of(300)
@@ -380,8 +382,8 @@ def _transfer(count: int, fields: bytes, *, large: bool = False) -> bytes:
 
 
 @pytest.mark.rule("P14")
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize(
+@all_cases("large", [False, True])
+@all_cases(
     ("count", "fields", "plain"),
     [
         (4, _FIELDS, True),
@@ -423,7 +425,7 @@ def test_which_transfers_are_plain(count: int, fields: bytes, plain: bool, large
 
 
 @pytest.mark.rule("P14")
-@pytest.mark.parametrize(
+@all_cases(
     ("fields", "plain"),
     [
         (b"\xc0\x03\x02\x41\x43", True),
@@ -455,7 +457,7 @@ def test_which_dispositions_are_plain(fields: bytes, plain: bool) -> None:
 
 
 @pytest.mark.rule("T26")
-@pytest.mark.parametrize(
+@all_cases(
     ("said", "pieces"),
     [
         ([(0, 0, None), (0, 1, None), (0, 2, 5), (0, 6, None)], 1),

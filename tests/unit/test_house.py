@@ -153,7 +153,7 @@ def _past_the_verbs(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Attribute):
             if isinstance(node.value, ast.Name) and node.value.id in questions and node.attr.isupper():
                 yield f"{node.value.id}.{node.attr}"
-            if node.attr == "to_bytes" and not _name(path).startswith("coordinator/codec/"):
+            if node.attr == "to_bytes" and not _name(path).startswith("store/codec/"):
                 yield "to_bytes"
 
 

@@ -12,7 +12,7 @@ import typer
 
 from coordinator.commands import stopping
 from coordinator.commands.stopping import stopped_by_name
-from spark.ending import SIGNALS
+from spark.java import SIGNALS
 
 pytestmark = pytest.mark.rule("R31")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec import message
-from coordinator.codec.encoding import encode_map, encode_string, encode_symbol
+from store.codec import message
+from store.codec.encoding import encode_map, encode_string, encode_symbol
 
 SIZES = (1_000, 10_000)
 

@@ -1,4 +1,4 @@
-"""Sections of messages (``coordinator/codec/message.py``): the bare message stays as it is (rule P10)."""
+"""Sections of messages (``store/codec/message.py``): the bare message stays as it is (rule P10)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import examine, first_delivery, outgoing, sections, to_of
+from store.codec.encoding import DecodeError
+from store.codec.message import examine, first_delivery, outgoing, sections, to_of
 from tests.wire import types
 from tests.wire.frames import Record
 from tests.wire.messages import DATA, SEQUENCE, VALUE, Header, Message, Properties, section
@@ -118,8 +118,8 @@ def test_what_a_message_says_of_itself(octets: bytes) -> None:
     assert facts.absolute_expiry_ms == properties.absolute_expiry_time
     assert to_of(octets) == properties.to
     found = sections(octets)
-    assert [each.code for each in found] == [each.code for each in message.sections]
-    assert b"".join(octets[each.start : each.end] for each in found) == octets
+    assert [code for code, *_ in found] == [each.code for each in message.sections]
+    assert b"".join(octets[start:end] for _, start, _, end in found) == octets
 
 
 @pytest.mark.rule("P10")
@@ -137,7 +137,7 @@ def test_mutated_messages_are_read_or_refused(octets: bytes, edits: list[tuple[i
     except DecodeError:
         return
     made = outgoing(message, 1, 5, types.encode({Symbol("x-opt"): "y"}), acquired=False)
-    kept = b"".join(message[each.start : each.end] for each in sections(message) if each.code >= Properties.CODE)
+    kept = b"".join(message[start:end] for code, start, _, end in sections(message) if code >= Properties.CODE)
     assert made.endswith(kept)
     with suppress(DecodeError):
         to_of(message)

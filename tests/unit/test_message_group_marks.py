@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from coordinator.bounds import Bounds
 from coordinator.group import fifo
 from coordinator.group.entries import Entry
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.lanes import MessageGroup
 from coordinator.group.policies import Policies
 from coordinator.memory import Account
-from coordinator.settings import LimitSettings
 from store.commit.terms import Terms
 from store.errors import StoreUnavailable
 from store.questions import message_groups as questions
@@ -29,8 +29,8 @@ SLACK = 1000
 class Instance:
     """Remembers above which ids groups were read, and the timers."""
 
-    limits = SimpleNamespace(window_messages=100, window_bytes=1 << 20)
-    memory = Account(LimitSettings(), 1 << 30)
+    bounds = SimpleNamespace(window_messages=100, window_bytes=1 << 20)
+    memory = Account(Bounds(), 1 << 30)
     instance_id = 7
     queries: object = None
 

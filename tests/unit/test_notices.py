@@ -11,9 +11,9 @@ from coordinator.address.enqueue import Enqueue
 from coordinator.address.nodes import Address
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.lanes import GroupedEntry, MessageGroup
-from coordinator.group.loading import Share
 from coordinator.group.queues import Queue
 from coordinator.group.serving import Queues
+from coordinator.group.units import Share
 from store.commit.batch import Batch
 from store.commit.parameters import EVERY_GROUP, MOST_KEYS_WOKEN, MOST_WOKEN, notice
 from store.commit.terms import PLAIN

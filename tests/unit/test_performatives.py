@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec.encoding import DecodeError
 from links import performatives
+from store.codec.encoding import DecodeError
+from tests.tables import all_cases
 from tests.wire.frames import (
     RECEIVER,
     Attach,
@@ -50,7 +51,7 @@ def _of(count: int, found: Record) -> bytes:
 
 
 @pytest.mark.rule("P14")
-@pytest.mark.parametrize(("found", "most"), _WHOLE, ids=lambda each: type(each).__name__)
+@all_cases(("found", "most"), _WHOLE)
 def test_no_more_fields_than_it_has(found: Record, most: int) -> None:
     whole = performatives.read(_of(most, found), 0)
     assert whole is not None
@@ -62,7 +63,7 @@ def test_no_more_fields_than_it_has(found: Record, most: int) -> None:
 
 
 @pytest.mark.rule("P14")
-@pytest.mark.parametrize(
+@all_cases(
     ("found", "place", "value"),
     [
         (Open(container_id="c", hostname="h"), 1, UInt(1)),
@@ -91,7 +92,6 @@ def test_no_more_fields_than_it_has(found: Record, most: int) -> None:
         (Disposition(role=RECEIVER, first=0, settled=True), 3, "yes"),
         (Detach(handle=0, closed=True), 1, UInt(1)),
     ],
-    ids=lambda each: type(each).__name__ if isinstance(each, Record) else str(each),
 )
 def test_a_field_is_of_its_type(found: Record, place: int, value: Any) -> None:
     """Part 1, section 1.4: mandatory or not."""
@@ -101,7 +101,7 @@ def test_a_field_is_of_its_type(found: Record, place: int, value: Any) -> None:
 
 
 @pytest.mark.rule("P14")
-@pytest.mark.parametrize(
+@all_cases(
     "octets",
     [
         pytest.param(b"\x45", id="a list without a descriptor"),
@@ -124,7 +124,7 @@ def test_what_is_no_performative(octets: bytes) -> None:
 
 
 @pytest.mark.rule("P14")
-@pytest.mark.parametrize(
+@all_cases(
     "octets",
     [
         pytest.param(b"\x00\x53\x16\xc0\x03\x01\x43\x43", id="more octets than fields"),

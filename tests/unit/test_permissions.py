@@ -12,6 +12,7 @@ from coordinator.address.permissions import Permissions, Rights, unauthorized
 from store.errors import StoreError, StoreUnavailable
 from store.permissions import Verb
 from store.questions.permissions import Found, Granted
+from tests.tables import all_cases
 
 
 def _may(verb: Verb, pattern: str, name: str) -> bool:
@@ -19,7 +20,7 @@ def _may(verb: Verb, pattern: str, name: str) -> bool:
 
 
 @pytest.mark.rule("S3", "S7")
-@pytest.mark.parametrize(
+@all_cases(
     ("pattern", "name"),
     [
         ("orders", "orders"),
@@ -43,7 +44,7 @@ def test_a_pattern_fits_names(pattern: str, name: str) -> None:
 
 
 @pytest.mark.rule("S3", "S7")
-@pytest.mark.parametrize(
+@all_cases(
     ("pattern", "name"),
     [
         ("orders", "orders.eu"),

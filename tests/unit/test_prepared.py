@@ -9,16 +9,17 @@ import pytest
 
 from tests import prepared
 from tests.fix_command import environment
+from tests.fix_night import by_night
 
 CASES = [
     ("--version",),
-    ("history",),
+    ("transaction",),
     ("serve", "--listen", "nowhere"),
     ("address", "list", "--database-url", "postgresql://u:secret@/nowhere?host=/nowhere"),
 ]
 
 
-@pytest.mark.parametrize("warned", [{}, {"PYTHONWARNINGS": "error"}], ids=["", "warnings are errors"])
+@pytest.mark.parametrize("warned", [{}, by_night({"PYTHONWARNINGS": "error"})], ids=["", "warnings are errors"])
 @pytest.mark.parametrize("arguments", CASES, ids=" ".join)
 def test_a_forked_process_does_the_same(arguments: tuple[str, ...], warned: dict[str, str]) -> None:
     given = environment(COORDINATOR_STORE="of no setting", **warned)

@@ -9,15 +9,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.process import measuring
+from coordinator.process.children import Supervising
 from coordinator.process.measuring import LOOK_SECONDS, Measuring
-from coordinator.process.supervising import Supervising
 from coordinator.settings import Settings
 from store.figures import Decided, Seen, State
+from tests.tables import all_cases
 
 pytestmark = pytest.mark.rule("H19")
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("state", "wanting"),
     [
         (None, ["store: away, or it does not answer"]),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.bounds import Bounds
 from coordinator.settings import LimitSettings
 from links import reactor as reactor_module
 from links.connection import Connection
@@ -21,7 +22,7 @@ from tests.clocked import Clocked, clocked
 _ROOM = 1 << 18
 #: of a read, after which its turn reads no more
 _LONG = 0.25
-_SERVICE: Any = SimpleNamespace(limits=LimitSettings())
+_SERVICE: Any = SimpleNamespace(limits=LimitSettings(), bounds=Bounds())
 
 
 class Turning(Clocked):

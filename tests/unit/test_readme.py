@@ -10,12 +10,13 @@ import pytest
 
 from tests.readme import README, Step, blocks, links, make_targets, section, steps
 from tests.rules import ROOT
+from tests.tables import all_cases
 
 _TEXT = README.read_text("utf-8")
 _PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@all_cases("page", _PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     missing = [
         target for target in links(page.read_text("utf-8")) if not (page.parent / target.partition("#")[0]).exists()
@@ -23,7 +24,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "examples").glob("*/README.md")), ids=lambda page: page.parent.name)
+@all_cases("page", sorted((ROOT / "examples").glob("*/README.md")))
 def test_examples_make_the_folder_build_before_they_use_it(page: Path) -> None:
     """A clean clone has none."""
     commands = [step.command for block in blocks(page.read_text("utf-8")) for step in steps(block.text)]
@@ -65,7 +66,7 @@ def test_steps_of_a_console_block() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("expected", "printed", "matches"),
     [
         ("", "", True),

@@ -1,5 +1,5 @@
 """Message groups that every consumer here with room has refused are given up to other instances, for a moment, the
-longer apart the longer they come back (``coordinator/group/lanes.py``; rules P11, P18). Time is the test's.
+longer apart the longer they come back (``coordinator/group/refused.py``; rules P11, P18). Time is the test's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.group import lanes
+from coordinator.group import refused as refused_module
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.lanes import GroupedEntry, MessageGroup
 from store.questions import message_groups as questions
@@ -53,7 +53,7 @@ class Worker:
         assert isinstance(queue, FifoQueue)
         self.queue = queue
         self.timers: list[tuple[float, int, Callable[[], None]]] = []
-        self.pauses: list[float] = []
+        self.pauses: list[tuple[float, Callable[[], None]]] = []
         #: when which were given up
         self.released: list[tuple[float, int]] = []
         self.got: list[int] = []
@@ -65,7 +65,7 @@ class Worker:
         queue.claims.more = False
 
     def _call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        self.pauses.append(seconds)
+        self.pauses.append((seconds, callback))
         heappush(self.timers, (self.clock.monotonic() + seconds, len(self.pauses), callback))
 
     def _write(self, unit: Any) -> None:
@@ -90,20 +90,29 @@ class Worker:
         while self.timers and self.timers[0][0] <= self.clock.monotonic() + 1e-6:
             heappop(self.timers)[2]()
         claims = self.queue.claims
-        found = [key for key in self.store.free if claims.more or key not in claims.refused.away]
+        found = [key for key in self.store.free if claims.more or key not in claims.away]
         claims.more = False
         for key in found:
             del self.store.free[key]
         self.got += [key for key in found if key in takes]
         self.come(*(key for key in found if key not in takes))
         self.queue.give_surplus()
+        self.offer_soon()
+
+    def offer_soon(self) -> None:
+        """As each pump does."""
+        if self.queue.ready:
+            self.queue.refused.offer_soon()
+
+    def offer(self) -> None:
+        """As soon as it may."""
+        self.queue.refused._offer()
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(lanes, "time", clock)
-    monkeypatch.setattr(lanes, "_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(refused_module, "_AT_ONCE", AT_ONCE)
     release = lambda asked, group, keys, instance, notify: asked.release(keys)  # noqa: E731
     monkeypatch.setattr(questions, "release", release)
     return clock
@@ -132,8 +141,8 @@ def test_those_alone_that_all_with_room_have_refused(clock: Clock, worker: Worke
     worker.queue._move(worker.queue.groups[-4], worker.queue.lanes[2])
     worker.queue.groups[-5].coming = 1
     worker.queue.groups[-6].loading = True
-    worker.queue.give_surplus()
-    assert worker.queue.claims.refused.away == {-2, -3}
+    worker.offer()
+    assert worker.queue.claims.away == {-2, -3}
     run(clock, 0.1, worker.look)
     assert [key for _, key in worker.released] == [-2, -3]
     other.has = 0  # that it might take the first one counts no longer
@@ -155,53 +164,43 @@ def test_the_pauses_grow_with_each_time_that_one_comes_back(clock: Clock, worker
     """And begin anew with what was not offered before."""
     worker.come(-1)
     run(clock, 120, worker.look)
-    assert worker.pauses[:11] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
+    looks = [seconds for seconds, what in worker.pauses if what == worker.queue.refused._look]
+    assert looks[:11] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
     times = [at for at, _ in worker.released]
     apart = [round(after - before, 1) for before, after in pairwise(times)]
-    assert apart[-2:] == [20.0, 20.0]
+    assert all(20 <= each < 21 for each in apart[-2:])
     worker.queue.groups.clear()
-    worker.timers.clear()
     worker.store.free.clear()
     run(clock, 20, worker.look)
     worker.pauses.clear()
     worker.come(-2)
-    run(clock, 0.3, worker.look)
-    assert worker.pauses[0] == 0.1
+    run(clock, 1, worker.look)
+    assert worker.pauses[0][0] == 0.1
 
 
 def test_some_at_a_time(clock: Clock, worker: Worker) -> None:
     worker.come(*range(-MANY, 0))
-    worker.queue.give_surplus()
-    run(clock, 0.1)
-    assert len(worker.queue.claims.refused.away) == AT_ONCE
-
-
-def test_what_was_offered_is_forgotten_by_and_by(clock: Clock, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest first: memory is bounded."""
-    monkeypatch.setattr(lanes, "_MOST_OFFERED", 2)
-    for key in (-1, -2, -3):
-        worker.come(key)
-        worker.queue.give_surplus()
-        worker.queue.groups.clear()
-        clock.ticks += 10
-    assert list(worker.queue.claims.refused._offered) == [2, 3]
+    worker.offer()
+    assert len(worker.queue.claims.away) == AT_ONCE
 
 
 def test_others_have_them_until_this_instance_looks_again(clock: Clock, worker: Worker) -> None:
     """News of them wakes it no sooner, but a consumer that may take them does."""
     claims = worker.queue.claims
     worker.come(-1)
-    worker.queue.give_surplus()
-    assert claims.refused.away == {-1}
+    worker.offer()
+    assert claims.away == {-1}
     claims.news[-1] = None
     assert not claims.claim(10)
     assert not claims.news
-    claims.refused.taken_back()
-    assert not claims.more
+    refused = worker.queue.refused
+    wanted = [refused.wanted]
     worker.queue.add(Consumer(2, 5))
     claims.more = False
-    claims.refused.taken_back()
-    assert (claims.more, claims.refused.away) == (True, set())
+    wanted.append(refused.wanted)
+    assert wanted == [False, True]
+    worker.queue._take_back_refused()
+    assert (claims.more, claims.away) == (True, set())
 
 
 def test_many_to_and_fro_for_long(clock: Clock) -> None:

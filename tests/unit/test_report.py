@@ -30,6 +30,7 @@ from spark.metrics import AddressBalance, Latency, Metrics, Outcomes, bucket_wid
 from spark.report import render, summary, write_report
 from spark.results import SHOWN, SHOWN_OF_A_KIND, Findings
 from tests.fix_reports import AT, BALANCE, EMPTY, SHOP, TOTALS, a_day, a_report
+from tests.tables import all_cases
 
 NASTY = "<script>alert(1)</script>$x^2$\u202e\x07\n'\" onload=x %d {{7*7}} 名前"
 
@@ -155,7 +156,7 @@ def test_a_single_point_has_an_axis_of_its_own_time() -> None:
         assert right - left <= timedelta(minutes=1)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 10, 11, 99, 101, 12345, 10**9 + 1])
+@all_cases("count", [1, 2, 3, 7, 10, 11, 99, 101, 12345, 10**9 + 1])
 def test_no_bar_is_higher_than_its_scale(count: int) -> None:
     one = replace(EMPTY, outcomes=[Outcomes(at=AT, address="orders", committed=count, rolled_back=0, undecided=0)])
     axis = figure(outcomes_over_time(one)).layout.yaxis
@@ -310,7 +311,7 @@ def test_what_counts_is_the_severity_asked_for() -> None:
     assert [found.at_or_above(severity) for severity in ("note", "warning", "error")] == [3, 3, 2]
 
 
-@pytest.mark.parametrize("seconds", [0, 1, 119, 3600, 86400, 30 * 86400, 3 * 365 * 86400])
+@all_cases("seconds", [0, 1, 119, 3600, 86400, 30 * 86400, 3 * 365 * 86400])
 def test_time_is_drawn_in_a_bounded_number_of_points(seconds: int) -> None:
     extent = timedelta(seconds=seconds)
     assert extent / bucket_width(extent) <= 120

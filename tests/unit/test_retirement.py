@@ -14,6 +14,7 @@ from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED, FAILED, LOST, RELEASED, RETURNED, UNTRANSFERRED, Kind, Outcome
 from coordinator.retirement import Departure, Retirement
 from coordinator.transitions import COMMITTING, ENLISTED, ROLLED_BACK, SENT, TxnState
+from tests.tables import all_cases
 
 
 class Link:
@@ -84,7 +85,7 @@ _MODIFIED = Outcome(Kind.MODIFIED)
 
 
 @pytest.mark.rule("D5", "P11")
-@pytest.mark.parametrize(
+@all_cases(
     ("departure", "default", "decided", "wanted"),
     [
         (Departure.LOST, None, False, [LOST, LOST]),
@@ -100,7 +101,7 @@ _MODIFIED = Outcome(Kind.MODIFIED)
         (Departure.ENDED, RELEASED, False, [RELEASED, RELEASED]),
     ],
 )
-@pytest.mark.parametrize("how", ["has_decided", "transactional"])
+@all_cases("how", ["has_decided", "transactional"])
 def test_what_each_departure_makes_of_what_was_transferred(
     departure: Departure, default: Outcome | None, decided: bool, how: str, wanted: list[Outcome]
 ) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from coordinator.address import dead_letters
-from coordinator.address.addresses import NotMade
+from coordinator.address.addresses import UNUSED, NotMade
 from coordinator.address.dead_letters import DeadLetters
 from coordinator.address.directory import Directory
 from coordinator.codec.selectors import TurnShare
 from coordinator.errors import Condition
 from coordinator.group.fifo import FifoQueue
-from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.group.selecting import Search
+from coordinator.group.units import LOAD_RETRY_SECONDS
 from links.browsing import Browsing
 from store.asking import Query
 from store.commit.terms import Rank
@@ -232,7 +232,7 @@ def test_all_addresses_are_looked_at_in_one_question() -> None:
     asked: Any = Asked()
     asked.memory = SimpleNamespace(most_addresses=100)
     asked.by_group = {}
-    directory = Directory(asked, asked, SimpleNamespace(unused_seconds=3600))  # type: ignore[arg-type]
+    directory = Directory(asked, asked, SimpleNamespace())  # type: ignore[arg-type]
     found: list[Any] = []
     for number in range(50):
         directory.resolve(f"news/{number}", found.append)
@@ -250,19 +250,17 @@ def test_the_store_is_told_of_addresses_in_use_and_asked_about_those_that_were_n
     asked: Any = Asked()
     asked.memory = SimpleNamespace(most_addresses=100)
     asked.by_group = {}
-    policy: Any = SimpleNamespace(
-        unused_seconds=400, decide=lambda *_, **__: NotMade(condition="not-found", message="")
-    )
+    policy: Any = SimpleNamespace(decide=lambda *_, **__: NotMade(condition="not-found", message=""))
     directory = Directory(asked, asked, policy)
     found: list[Any] = []
     for number in (1, 2):
         directory.resolve(f"news/{number}", found.append)
         asked.answer(_topic(number))
     ((seconds, note),) = asked.timers
-    assert seconds == 50
+    assert seconds == UNUSED.total_seconds() / 8
     found[0].users.add(object())
     for address in found:
-        address.noted -= 101
+        address.noted -= UNUSED.total_seconds() / 4 + 1
     assert directory.known("news/1") is None
     note()
     ((query, answered),) = asked.questions

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator import retries
-from coordinator.retries import LEVELS, RetryInvalid
+from coordinator.group import policies
+from coordinator.group.policies import LEVELS, RetryInvalid
+from tests.tables import all_cases
 
 pytestmark = pytest.mark.rule("D2")
 
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "waits"),
     [
         ("immediate", [0, 0, 0]),
@@ -25,28 +26,28 @@ _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
     ],
 )
 def test_waits_by_the_count_of_failed_deliveries(text: str, waits: list[int]) -> None:
-    policy = retries.parse(text)
+    policy = policies.parse_retry(text)
     assert [policy.wait_ms(attempts) for attempts in range(1, len(waits) + 1)] == waits
 
 
 def test_the_ladder_has_the_levels_of_the_seed() -> None:
     """``messageDelayLevel``: a level is asked for by its number from 1, under any policy."""
     assert len(LEVELS.split()) == 18
-    for policy in (retries.parse("ladder"), retries.parse("immediate")):
+    for policy in (policies.parse_retry("ladder"), policies.parse_retry("immediate")):
         assert [policy.at_level(level) for level in (1, 2, 18, 19, 1 << 40)] == [
             *(_SECOND, 5 * _SECOND, 2 * _HOUR, 2 * _HOUR, 2 * _HOUR)
         ]
-    assert retries.parse("ladder").wait_ms(16) == 2 * _HOUR
-    assert retries.parse("ladder").wait_ms(30_000) == 2 * _HOUR
+    assert policies.parse_retry("ladder").wait_ms(16) == 2 * _HOUR
+    assert policies.parse_retry("ladder").wait_ms(30_000) == 2 * _HOUR
 
 
 @pytest.mark.parametrize("text", [" immediate ", "ladder\t1s  2s\n", "exponential  1s 2 10m"])
 def test_the_text_of_a_policy_has_single_spaces(text: str) -> None:
     """The store compares it: an address of kind fifo has ``immediate``."""
-    assert retries.parse(text).text == " ".join(text.split())
+    assert policies.parse_retry(text).text == " ".join(text.split())
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "says"),
     [
         ("", "expected immediate, ladder"),
@@ -69,7 +70,7 @@ def test_the_text_of_a_policy_has_single_spaces(text: str) -> None:
 )
 def test_a_text_that_is_no_policy(text: str, says: str) -> None:
     with pytest.raises(RetryInvalid) as caught:
-        retries.parse(text)
+        policies.parse_retry(text)
     assert says in str(caught.value)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400

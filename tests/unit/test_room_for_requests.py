@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
+from coordinator.process.children import Supervising
 from coordinator.process.measuring import _MOST_REQUESTS, Measuring, _Server
-from coordinator.process.supervising import Supervising
 from coordinator.settings import Settings
 
 _NEIGHBOUR = "2001:db8:0:1::1"

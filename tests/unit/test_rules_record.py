@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fix_night import by_night
 from tests.rules import ROOT, Record, Rule, State, carried, read_rules
 
 _TESTS = """
@@ -50,7 +51,7 @@ def run(tmp_path: Path, tests: str, *args: str) -> tuple[subprocess.CompletedPro
     return done, record
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("processes", ["0", by_night("2")])
 def test_a_rule_passes_when_every_test_that_carries_it_passed(tmp_path: Path, processes: str) -> None:
     done, path = run(tmp_path, _TESTS, "--numprocesses", processes)
     assert done.returncode == 1, done.stdout

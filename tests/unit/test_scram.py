@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.login import password, prepared, verifiers
+from coordinator.login import password, verifiers
 from coordinator.login.password import Challenge, Code, Outcome, Say
 from store.users import Verifier
+from tests.tables import all_cases
 
 
 class Pencils:
@@ -55,7 +56,7 @@ def _with_nonce(nonce: bytes) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.rule("S1")
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "made"),
     [
         ("I\u00adX", "IX"), ("user", "user"), ("USER", "USER"), ("\u00aa", "a"), ("\u2168", "IX"),
@@ -63,25 +64,25 @@ def _with_nonce(nonce: bytes) -> Callable[[bytes], bytes]:
     ],
 )  # fmt: skip
 def test_what_looks_alike_is_one(text: str, made: str) -> None:
-    assert prepared.prepared(text) == made
+    assert verifiers.prepared(text) == made
 
 
 @pytest.mark.rule("S1", "S7")
-@pytest.mark.parametrize(
+@all_cases(
     "text",
     ["", "\u00ad", "\x07", "a\nb", "a\0b", "\u0627\u0031", "\u0627a\u0628", "\ue000", "\ufffd", "\u200e", "\U000e0001"],
 )
 def test_what_can_be_no_name(text: str) -> None:
-    with pytest.raises(prepared.NotPrepared):
-        prepared.prepared(text)
+    with pytest.raises(verifiers.NotPrepared):
+        verifiers.prepared(text)
 
 
 @pytest.mark.rule("S1")
 def test_names_and_passwords_have_a_length() -> None:
-    assert prepared.name("é" * 64) == "é" * 64
-    assert prepared.password("x" * 255) == "x" * 255
-    for prepare, text in ((prepared.name, "é" * 64 + "x"), (prepared.password, "x" * 256)):
-        with pytest.raises(prepared.NotPrepared, match="longer than"):
+    assert verifiers.prepared_name("é" * 64) == "é" * 64
+    assert verifiers.prepared_password("x" * 255) == "x" * 255
+    for prepare, text in ((verifiers.prepared_name, "é" * 64 + "x"), (verifiers.prepared_password, "x" * 256)):
+        with pytest.raises(verifiers.NotPrepared, match="longer than"):
             prepare(text)
 
 

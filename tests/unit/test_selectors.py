@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from coordinator.codec.selectors import DEEPEST, LONGEST, MOST_TOKENS, Selector, TurnShare
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
+from coordinator.group.refused import Refused
 from coordinator.group.selecting import Search
+from tests.tables import all_cases
 from tests.wire.frames import Record
 from tests.wire.messages import APPLICATION_PROPERTIES, Header, Properties, data, section
 from tests.wire.types import Byte, Char, Double, Float, Int, Long, Short, Symbol, Timestamp, UInt, ULong
@@ -172,7 +174,7 @@ _PERSON = message(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "wanted"),
     [
         # literals
@@ -260,7 +262,7 @@ def test_a_message_of_a_body_alone_has_the_defaults() -> None:
     assert three_valued(text, data(b"body")) is True
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("text", "place", "why"),
     [
         ("age =", "line 1, column 6", "ends too early"),
@@ -355,7 +357,14 @@ def test_a_consumer_without_room_does_not_put_off_the_next_look_at_everything(mo
     queries = SimpleNamespace(ask=lambda *asked: None)
     instance: Any = SimpleNamespace(selecting=TurnShare(), peers=1, queries=queries, loop=loop)
     queue: Any = SimpleNamespace(
-        instance=instance, searches=[], returning=0, group_id=1, held={}, touch=lambda: None, entry_kind=Entry
+        instance=instance,
+        searches=[],
+        returning=0,
+        group_id=1,
+        held={},
+        touch=lambda: None,
+        entry_kind=Entry,
+        browse=lambda *asked: None,
     )
     consumer: Any = SimpleNamespace(room=0, draining=False)
     search = Search(queue, consumer, Selector("a = 1"))
@@ -378,15 +387,16 @@ def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -
     queue: Any = SimpleNamespace(
         instance=instance, searches=[], returning=0, group_id=1, held={}, touch=lambda: touched.append(True)
     )
+    queue.refused = Refused(queue)
     looked: list[bytes] = []
 
     class Slow(Selector):
         def matches(self, message: bytes, attempts: int) -> bool:
             looked.append(message)
-            share._end = 1.0
+            share.end = 1.0
             return False
 
-    consumer: Any = SimpleNamespace(room=10, draining=False)
+    consumer: Any = SimpleNamespace(key=1, room=10, draining=False)
     queue.entry_kind = Entry
     search = Search(queue, consumer, Slow("a = 1"))
     queue.searches.append(search)

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.commands.serve import serve
 from coordinator.settings import Settings, SettingsInvalid, endpoint, load
+from tests.tables import all_cases
 
 
 @pytest.fixture(autouse=True)
@@ -34,15 +35,15 @@ def test_defaults() -> None:
 
 def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "c.toml"
-    file.write_text("workers = 2\n[limits]\nchannel_max = 2\nhandle_max = 2\nlink_credit = 2\n")
-    monkeypatch.setenv("COORDINATOR_LIMITS__CHANNEL_MAX", "3")
-    monkeypatch.setenv("COORDINATOR_LIMITS__HANDLE_MAX", "3")
-    settings = load({"workers": None, "limits": {"handle_max": 4}}, file)
+    file.write_text("workers = 2\n[check]\nimmunity_seconds = 2\ninterval_seconds = 2\nmost = 2\n")
+    monkeypatch.setenv("COORDINATOR_CHECK__INTERVAL_SECONDS", "3")
+    monkeypatch.setenv("COORDINATOR_CHECK__MOST", "3")
+    settings = load({"workers": None, "check": {"most": 4}}, file)
     assert settings.workers == 2
-    assert settings.limits.link_credit == 2
-    assert settings.limits.channel_max == 3
-    assert settings.limits.handle_max == 4
-    assert settings.limits.window_messages == 2000
+    assert settings.check.immunity_seconds == 2
+    assert settings.check.interval_seconds == 3
+    assert settings.check.most == 4
+    assert settings.limits.connections == 10_000
 
 
 def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +73,7 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("COORDINATOR_WORKER", "1", "environment variable COORDINATOR_WORKER: there is no such setting"),
         ("COORDINATOR_WORKERS", "many", "environment variable COORDINATOR_WORKERS: workers: .*integer.*not 'many'"),
         ("COORDINATOR_WORKERS", "0", "COORDINATOR_WORKERS: workers: .*greater than or equal to 1, not '0'"),
-        ("COORDINATOR_LIMITS__GROUPS_PER_ADDRESS", "3000000000", "groups_per_address: .*less than or equal to 2147"),
+        ("COORDINATOR_CHECK__MOST", "1001", "check.most: .*less than or equal to 1000, not '1001'"),
         (
             "COORDINATOR_TRANSACTION__TIMEOUT",
             "1",
@@ -185,7 +186,7 @@ def test_endpoints(url: str, host: str, port: int) -> None:
     assert (endpoint(url).host, endpoint(url).port) == (host, port)
 
 
-@pytest.mark.parametrize("url", ["", "h:1", "http://h", "amqp://", "amqp://u@h", "amqp://h/x", "amqp://h:70000"])
+@all_cases("url", ["", "h:1", "http://h", "amqp://", "amqp://u@h", "amqp://h/x", "amqp://h:70000"])
 def test_what_is_no_endpoint(url: str) -> None:
     with pytest.raises(ValueError, match="expected amqp://host:port"):
         endpoint(url)
@@ -193,8 +194,8 @@ def test_what_is_no_endpoint(url: str) -> None:
 
 def test_true_is_no_number(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
-    config.write_text("[limits]\nbatch_messages = true\n")
-    with pytest.raises(SettingsInvalid, match=r"limits\.batch_messages: expected a number or a text, not true"):
+    config.write_text("[limits]\nconnections = true\n")
+    with pytest.raises(SettingsInvalid, match=r"limits\.connections: expected a number or a text, not true"):
         load(config=config)
 
 

@@ -1,4 +1,4 @@
-"""Outcomes that the store refuses (``coordinator/settlements.py``): what is leased to us still is not forgotten."""
+"""Outcomes that the store refuses (``coordinator/retirement.py``): what is leased to us still is not forgotten."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED
-from coordinator.settlements import Settlement
+from coordinator.retirement import Settlement
 from coordinator.transitions import OUTCOME
 from store.commit import terms
 from store.errors import Conflict, NotLeased, StoreError, StoreFault

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.bounds import Bounds
 from coordinator.memory import LEAST_FAIR, MOST_FAIR, Account
-from coordinator.settings import LimitSettings
 
 
 @pytest.mark.rule("S4", "S5")
 @pytest.mark.parametrize(("connections", "share"), [(0, MOST_FAIR), (4, MOST_FAIR), (100, 60_000), (9_000, LEAST_FAIR)])
 def test_the_share_of_a_connection_is_less_the_more_there_are(connections: int, share: int) -> None:
-    memory = Account(LimitSettings(), 6 * 6_000_000)
+    memory = Account(Bounds(), 6 * 6_000_000)
     memory.connections = connections
     assert memory.fair_share == share

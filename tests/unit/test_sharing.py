@@ -1,4 +1,4 @@
-"""A group that was held whole is given up for others (``coordinator/group/loading.py``) when the store has it."""
+"""A group that was held whole is given up for others (``coordinator/group/queues.py``) when the store has it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.group.loading import Share, share
+from coordinator.group.units import Share
 from store.errors import StoreFault
 from tests.fix_queue import Consumer, queue_of
 
@@ -22,12 +22,12 @@ def test_a_group_that_the_store_did_not_give_up_is_held_still() -> None:
     instance.commit = SimpleNamespace(add=units.append)
     queue.home.holding.add(queue)
     queue.holding = True
-    share(queue)
+    queue.share()
     units[0].refused(StoreFault("x"))
     assert queue.holding
     assert queue in queue.home.holding
     assert not queue.normal.loading
-    share(queue)
+    queue.share()
     units[1].durable()
     assert queue.home.holding == queue.home.sharing == set()
 
@@ -44,10 +44,10 @@ def test_a_group_that_is_to_be_shared_is_looked_at_once() -> None:
     queue.home.holding.add(queue)
     queue.holding = queue.normal.loading = True
     for _ in range(3):
-        share(queue)
+        queue.share()
     assert len(looks) == 1
     queue.normal.loading = False
     looks.pop()()
     for _ in range(3):
-        share(queue)
+        queue.share()
     assert (len(units), looks) == (1, [])

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from tests.rules import ROOT
 from tests.standard import MUST, MUST_NOT, parted
 from tests.standard.parts import PARTS
+from tests.tables import all_cases
 
 _ALL = [sentence for _, sentences in PARTS for sentence in sentences]
 
 
-@pytest.mark.parametrize("file", sorted({parted(test)[0] for each in _ALL for test in each.tests}))
+@all_cases("file", sorted({parted(test)[0] for each in _ALL for test in each.tests}))
 def test_the_tests_that_it_names_are_there(file: str) -> None:
     tree = ast.parse((ROOT / "tests" / "acceptance" / file).read_text("utf-8"))
     there = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

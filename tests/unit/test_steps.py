@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from links import engine, steps
+from tests.fix_night import by_night
 from tests.steps_engine import MOST, WINDOWS, Engine, Link
 from tests.wire import types
 from tests.wire.frames import (
@@ -31,7 +32,7 @@ _PIECE = 4000
 _FLOW = frame(Flow(**WINDOWS, handle=1, delivery_count=0, link_credit=9))
 
 
-@pytest.fixture(params=["compiled", "in Python"])
+@pytest.fixture(params=["compiled", by_night("in Python")])
 def form(request: pytest.FixtureRequest) -> Any:
     """The steps, by their names."""
     if request.param == "compiled":
@@ -53,6 +54,7 @@ def _transfer(octets: bytes = b"", number: int = 0, **more: Any) -> bytes:
     return frame(Transfer(handle=0, **given), payload=octets)
 
 
+@pytest.mark.day
 def test_events_come_one_by_one_to_their_links(peer: Engine) -> None:
     peer.hear(_transfer(b"a") + _FLOW + _transfer(b"b", 1))
     assert [each[:2] for each in peer.came] == [

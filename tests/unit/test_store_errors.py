@@ -9,9 +9,10 @@ from sqlalchemy.exc import IntegrityError
 from store import errors
 from store.database import check_url, place
 from store.errors import DatabaseUrlInvalid
+from tests.tables import all_cases
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("sqlstate", "constraint", "kind"),
     [
         ("23505", "op_pkey", errors.AlreadyDecided),
@@ -89,19 +90,19 @@ def test_a_password_that_is_not_escaped_is_no_host(character: str) -> None:
 
 
 @pytest.mark.rule("S8")
-@pytest.mark.parametrize("password", ["sec#ret", "sec?ret", "sec:ret", "sec&host=x", "sec%40ret", "sec%2Fret%3F"])
+@all_cases("password", ["sec#ret", "sec?ret", "sec:ret", "sec&host=x", "sec%40ret", "sec%2Fret%3F"])
 def test_other_characters_stay_in_the_password(password: str) -> None:
     assert place(f"postgresql://u:{password}@db.example:6432/shop") == "db.example:6432/shop"
 
 
-@pytest.mark.parametrize("port", ["999999", "abc", "0", "-1", "65536", "9" * 5000])
+@all_cases("port", ["999999", "abc", "0", "-1", "65536", "9" * 5000])
 def test_a_wrong_port_is_said_to_be_wrong(port: str) -> None:
     for url in (f"postgresql://u@h:1,i:{port}/d", f"postgresql:///d?host=h,i&port=1,{port}"):
         with pytest.raises(DatabaseUrlInvalid, match=r"^the port of the database URL is wrong: expected a number from"):
             check_url(url)
 
 
-@pytest.mark.parametrize("hosts", ["h", "h:", "h:1", "h:65535", "h:5432,i", "h,i:5432", "[::1]:5432"])
+@all_cases("hosts", ["h", "h:", "h:1", "h:65535", "h:5432,i", "h,i:5432", "[::1]:5432"])
 def test_a_port_of_each_host(hosts: str) -> None:
     assert check_url(f"postgresql://{hosts}/d")
 

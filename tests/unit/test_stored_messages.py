@@ -16,10 +16,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark.books.messages import LONGEST_KEY, picker
-from spark.messages import Message, selector
-from spark.values import MessageUnreadable, text_of
+from spark.messages import Message, selector, text_of
+from store.codec.encoding import DecodeError
 from tests.fix_store_rows import encode_message
 from tests.picked import NO_TEXT, found, read_json, says
+from tests.tables import all_cases
 from tests.wire import types
 from tests.wire.messages import APPLICATION_PROPERTIES, SEQUENCE, VALUE, Header, Properties, data, section
 from tests.wire.values import VALUES
@@ -112,7 +113,7 @@ def _picked(message: bytes, source: str) -> tuple[str | None, str | None]:
     """The text, and why there is none."""
     try:
         return selector(source)(Message(message)), None
-    except MessageUnreadable as error:
+    except DecodeError as error:
         return None, str(error)
 
 
@@ -163,7 +164,7 @@ def test_json_is_as_the_standard_library_reads_it(body: bytes, draw: st.DataObje
         # the library's decimals have bounds
         return
     except ValueError:
-        with pytest.raises(MessageUnreadable, match="the body is not JSON"):
+        with pytest.raises(DecodeError, match="the body is not JSON"):
             picked(Message(data(body)))
     else:
         value = expected.get("a") if isinstance(expected, dict) else None
@@ -193,7 +194,7 @@ def test_an_amount_that_is_a_decimal_is_exact(draw: st.DataObject, width: tuple[
     assert selector("body:$")(Message(message)) == str(number)
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("value", "text"),
     [
         ("31c0000000000001", "1"),  # as other implementations write it
@@ -212,7 +213,7 @@ def test_decimals_are_read(value: str, text: str) -> None:
     assert text_of(code + octets, 0) == text
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("source", "text"),
     [
         ("message-id", "m-1"),
@@ -232,7 +233,7 @@ def test_what_a_book_may_pick(source: str, text: str | None) -> None:
     assert selector(source)(Message(message.partition(b"\x00\x53\x75")[0] + data(body))) == text
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("body", "text"),
     [
         ("A-17", "A-17"),
@@ -264,7 +265,7 @@ INSIDE = {
 }
 
 
-@pytest.mark.parametrize(
+@all_cases(
     ("path", "text"),
     [
         ("$.flags[1]", "false"),
@@ -290,9 +291,7 @@ def test_what_proton_encodes_is_picked() -> None:
     assert [selector(source)(message) for source in sources] == ["m", "x", "7", "123.4"]
 
 
-@pytest.mark.parametrize(
-    "source", ["", "txn", "property:", "body:", "body:amount", "body:$amount", "body:$.a[x]", "subject"]
-)
+@all_cases("source", ["", "txn", "property:", "body:", "body:amount", "body:$amount", "body:$.a[x]", "subject"])
 def test_other_selectors_are_refused(source: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         selector(source)
@@ -319,14 +318,18 @@ HOSTILE = {
     "a long key": (data(json.dumps({"id": "x" * 5000}).encode()), f"5000 characters, at most {LONGEST_KEY}"),
     "a map with a key twice": (section(VALUE, types.Raw(b"\xc1\x0b\x04\xa1\x02id\x40\xa3\x02id\x40")), "there twice"),
     "a map with a key alone": (section(VALUE, types.Raw(b"\xc1\x05\x01\xa1\x02id")), "cut off|midst"),
-    "a map that ends elsewhere": (section(VALUE, types.Raw(b"\xc1\x09\x02\xa1\x02id\xb1\0\0\0")), "ends elsewhere"),
+    "a map that ends elsewhere": (section(VALUE, types.Raw(b"\xc1\x09\x02\xa1\x02id\xb1\0\0\0")), "cut off"),
+    "a map that ends within a value": (
+        section(VALUE, types.Raw(b"\xc1\x06\x02\xa1\x02id\x83")),
+        "ends elsewhere",
+    ),
     "a map of very many": (section(VALUE, types.Raw(b"\xd1\0\0\0\x04\xff\xff\xff\xff")), "a map of 4294967295"),
-    "a size beyond the end": (b"\x00\x53\x77\xd1\xff\xff\xff\xff", "in the midst of a value"),
-    "no type": (b"\x00\x53\x77\x01", "0x01 at octet 3 is no type"),
+    "a size beyond the end": (b"\x00\x53\x77\xd1\xff\xff\xff\xff", "beyond the 8 octets"),
+    "no type": (b"\x00\x53\x77\x01", "no AMQP type has the code 0x01"),
     "text that is none": (section(VALUE, {"id": types.Raw(b"\xa1\x01\xff")}), "not utf-8"),
     "a list": (section(VALUE, {"id": [True]}), "not a single value"),
-    "descriptors alone": (b"\x00" * 5000, "ends at octet 5000"),
-    "two kinds of body": (data(b"{}") + section(VALUE, None), "several kinds"),
+    "descriptors alone": (b"\x00" * 5000, "a value of type 0x00 at octet 1"),
+    "two kinds of body": (data(b"{}") + section(VALUE, None), "out of its place"),
     "no section": (b"x", "a section was expected"),
     "nothing that is known": (section(0x79, None), "none of a message's"),
 }
@@ -349,5 +352,5 @@ def test_what_no_book_names_is_passed_over() -> None:
     """Lists as deep as may be, and text that is none, elsewhere in the message."""
     octets = section(APPLICATION_PROPERTIES, {"x": types.Raw(b"\xa1\x01\xff"), "id": "A-1"}) + _deep(5000)
     assert selector("property:id")(Message(octets)) == "A-1"
-    with pytest.raises(MessageUnreadable, match="not a single value"):
+    with pytest.raises(DecodeError, match="not a single value"):
         selector("body:$[0][0]")(Message(octets))

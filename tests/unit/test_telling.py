@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.process.supervising import Offered
+from coordinator.process.children import Offered
 from coordinator.process.telling import Workers
 from store.figures import BATCH_ROWS, COMMIT_SECONDS, Histogram
 

@@ -21,10 +21,11 @@ class Peer:
 
 
 class Reactor:
-    """``did``: what the clock called, in order."""
+    """``did``: what the clock called, in order; ``opens``: whether what is read of a connection opens it."""
 
     def __init__(self) -> None:
         self.did: list[str] = []
+        self.opens = False
         self.due: list[Callable[[], None]] = []
         self.connection: Any = Peer(
             number=1,
@@ -55,6 +56,8 @@ class Reactor:
 
     def read(self, connection: Any) -> None:
         self.did.append("read")
+        if self.opens:
+            self.ticks.opened(connection)
 
     def read_in_turn(self, connection: Any) -> None:
         """The next turn reads it."""
@@ -95,21 +98,28 @@ def test_a_connection_that_is_paused_is_not_read() -> None:
     assert reactor.did == ["tick", "close"]
 
 
-def test_what_opens_a_connection_in_time_is_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unopened(reactor: Reactor, number: int, seconds: float) -> None:
+    """A connection begins whose peer has so many seconds to open it."""
+    bounds = SimpleNamespace(opening_seconds=seconds)
+    connection: Any = Peer(number=number, ticks=0, open=False, peer="a peer", service=SimpleNamespace(bounds=bounds))
+    reactor.ticks.begin(connection)
+
+
+def test_what_opens_a_connection_in_time_is_read_first() -> None:
     reactor = Reactor()
-    monkeypatch.setattr(reactor, "read", reactor.ticks.opened)
-    reactor.ticks._unopened[reactor.connection] = 0.0
-    reactor.ticks._end_unopened()
-    assert reactor.did == []
+    reactor.due.clear()
+    reactor.opens = True
+    _unopened(reactor, 2, 0.0)
+    reactor.due.pop()()
+    assert reactor.did == ["read"]
 
 
 def test_a_connection_that_is_not_opened_is_read_and_closed_and_the_next_is_looked_at_later() -> None:
     reactor = Reactor()
-    other: Any = Peer()
-    reactor.ticks._unopened[reactor.connection] = 0.0
-    reactor.ticks._unopened[other] = float("inf")
     reactor.due.clear()
-    reactor.ticks._end_unopened()
+    _unopened(reactor, 2, 0.0)
+    _unopened(reactor, 3, 3600.0)
+    for _ in range(3):
+        assert len(reactor.due) == 1, "all share one deadline"
+        reactor.due.pop()()
     assert reactor.did == ["read", "close"]
-    assert list(reactor.ticks._unopened) == [other]
-    assert reactor.due == [reactor.ticks._end_unopened]

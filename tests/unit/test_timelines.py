@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.timelines import Seen, Timeline, read
+from store.session import Seen, Timeline, read
 
 
 def test_what_is_below_the_highest_is_left_behind() -> None:

@@ -12,18 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.check_back import Checkable, look_at_group
+from coordinator.bounds import Bounds
 from coordinator.checkable import CheckTerms, OwnCheckTerms
-from coordinator.codec.message import Facts
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
+from coordinator.in_store import look_at_group
 from coordinator.instance import Instance
 from coordinator.memory import Account
 from coordinator.outcomes import ACCEPTED, FAILED, Outcome
-from coordinator.retirement import Departure, Retirement
-from coordinator.settings import LimitSettings, TransactionSettings
-from coordinator.settlements import Settlement, Settlements
-from coordinator.transactions import Transaction
+from coordinator.retirement import Departure, Retirement, Settlement, Settlements
+from coordinator.settings import TransactionSettings
+from coordinator.transaction import Transaction
 from coordinator.transitions import (
     DECIDED,
     DELIVERY,
@@ -38,9 +37,11 @@ from coordinator.transitions import (
     TxnState,
     after,
 )
+from store.codec.message import Facts
 from store.commit.terms import PLAIN
 from store.errors import Locked, NotLeased, StoreFault
 from tests.fix_queue import Consumer, queue_of
+from tests.tables import all_cases
 
 ENDS = {TxnState.COMMITTED, TxnState.ROLLED_BACK}
 #: decided by the store alone
@@ -76,8 +77,8 @@ def test_committed_is_what_the_store_says() -> None:
 
 
 @pytest.mark.rule("T13", "T14")
-@pytest.mark.parametrize("event", [TxnEvent.CONTROL_LOST, TxnEvent.TIMEOUT])
-@pytest.mark.parametrize("state", [state for state in TxnState if state is not TxnState.COMMITTED])
+@all_cases("event", [TxnEvent.CONTROL_LOST, TxnEvent.TIMEOUT])
+@all_cases("state", [state for state in TxnState if state is not TxnState.COMMITTED])
 def test_a_lost_link_and_a_timeout_may_come_at_any_time(state: TxnState, event: TxnEvent) -> None:
     """Undecided: rolled back; on its way to the store: left alone; checkable: stays undecided."""
     becomes = state
@@ -119,15 +120,14 @@ POST: Any = (SimpleNamespace(name="a", groups=1, check_terms=OwnCheckTerms()), b
 
 
 class Host:
-    """As much as a transaction asks for; implements :class:`coordinator.transactions.Host`."""
+    """As much as a transaction asks of the registry, and of its control link."""
 
     def __init__(self) -> None:
         self.units: list[object] = []
-        limits = LimitSettings()
         instance: Any = SimpleNamespace(
             commit=SimpleNamespace(add=lambda unit, *_: self.units.append(unit)),
             transaction_limits=TransactionSettings(),
-            memory=Account(limits, 1 << 30),
+            memory=Account(Bounds(), 1 << 30),
             loop=SimpleNamespace(call_later=lambda *_: None),
             disk_low=False,
         )
@@ -155,46 +155,48 @@ class Host:
         pass
 
 
-def transaction(host: Host) -> Checkable:
+def transaction(host: Host) -> Transaction:
     control: Any = host
-    txn = Checkable(host, bytes(16), "a connection", control, 60.0)
+    registry: Any = host
+    txn = Transaction(registry, bytes(16), "a connection", control, 60.0)
     txn.post(*POST)
     return txn
 
 
-def _early(txn: Checkable) -> None:
+def _early(txn: Transaction) -> None:
     txn.parked += 1
     txn.discharge(False, None)
 
 
-def _discharge(txn: Checkable, *, fail: bool) -> None:
+def _discharge(txn: Transaction, *, fail: bool) -> None:
     """Where posts wait for their addresses: the last of them has its own."""
     if txn.state in WAITING or txn.state is TxnState.WAITING_CHECKABLE:
-        txn.wanted = fail
+        txn.fail = fail
         txn.unpark()
     else:
         txn.discharge(fail, None)
 
 
-def _durable(txn: Checkable) -> None:
+def _durable(txn: Transaction) -> None:
     txn.half_ids, txn.entries = [1] * len(txn.posts), [None] * len(txn.posts)
     txn.durable()
 
 
-def _made_checkable(txn: Checkable) -> None:
+def _made_checkable(txn: Transaction) -> None:
     """By a message that names the producer group; what is posted already is durable at once."""
     address: Any = SimpleNamespace(name="a", groups=1, transactional=False, check_terms=OwnCheckTerms())
     look_at_group(txn, Facts(producer_group="shop"), address, CheckTerms(0, 1, 1))
 
 
-def _checkable(txn: Checkable) -> None:
+def _checkable(txn: Transaction) -> None:
     _made_checkable(txn)
     (address, _, terms) = POST
-    txn.stored(1, address, terms, own_row=True)
-    txn.arrived()
+    assert txn.in_store is not None
+    txn.in_store.stored(1, address, terms, own_row=True)
+    txn.in_store.answered()
 
 
-TXN_EVENTS: dict[TxnEvent, Callable[[Checkable], object]] = {
+TXN_EVENTS: dict[TxnEvent, Callable[[Transaction], object]] = {
     TxnEvent.WORK_REFUSED: lambda txn: txn.refuse(REFUSAL),
     TxnEvent.MADE_CHECKABLE: _made_checkable,
     TxnEvent.DISCHARGE_EARLY: _early,
@@ -208,7 +210,7 @@ TXN_EVENTS: dict[TxnEvent, Callable[[Checkable], object]] = {
 }
 
 _REFUSED, _ABANDONED = TXN_EVENTS[TxnEvent.WORK_REFUSED], TXN_EVENTS[TxnEvent.CONTROL_LOST]
-TXN_WAYS: dict[TxnState, tuple[Callable[[Checkable], object], ...]] = {
+TXN_WAYS: dict[TxnState, tuple[Callable[[Transaction], object], ...]] = {
     TxnState.ACTIVE: (),
     TxnState.ROLLBACK_ONLY: (_REFUSED,),
     TxnState.WAITING: (_early,),
@@ -222,7 +224,7 @@ TXN_WAYS: dict[TxnState, tuple[Callable[[Checkable], object], ...]] = {
 
 
 @pytest.mark.rule("T8", "T9", "T11", "T13", "T14", "T22", "T23")
-@pytest.mark.parametrize(("state", "event"), TRANSACTION, ids=lambda each: each.value)
+@all_cases(("state", "event"), TRANSACTION)
 def test_each_cell_of_a_transaction(state: TxnState, event: TxnEvent) -> None:
     host = Host()
     txn = transaction(host)
@@ -390,7 +392,7 @@ def delivery_at(state: DeliveryState) -> tuple[Entry, SimpleNamespace]:
 
 
 @pytest.mark.rule("T26", "T27", "T28", "D5", "D10", "P12")
-@pytest.mark.parametrize(("state", "event"), DELIVERY, ids=lambda each: each.value)
+@all_cases(("state", "event"), DELIVERY)
 def test_each_cell_of_a_delivery(state: DeliveryState, event: DeliveryEvent) -> None:
     entry, its = delivery_at(state)
     DELIVERY_EVENTS[event](entry, its)

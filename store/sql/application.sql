@@ -1,0 +1,429 @@
+-- What applications call in their SQL transactions. store/roles.py lists it.
+
+-- ---- coordinator.first_time: the inbox (X4)
+
+-- Whether no transaction that committed, nor this one, has asked the same before (X4): for the transaction in which
+-- an application does the work of a message. Waits for another that has just asked, until it has ended.
+-- lock order: 9, trying it
+create function coordinator.first_time(consumer text, message_id text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  asking constant text := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  belongs text;
+begin
+  if coalesce(octet_length($1), 0) not between 1 and 1000 then
+    raise exception 'coordinator.first_time: expected a consumer of 1 to 1000 octets, not %',
+      coalesce(octet_length($1) || ' octets', 'null') using errcode = 'invalid_parameter_value';
+  end if;
+  if coalesce(octet_length($2), 0) not between 1 and 1000 then
+    raise exception 'coordinator.first_time: expected a message-id of 1 to 1000 octets, not %',
+      coalesce(octet_length($2) || ' octets', 'null') using errcode = 'invalid_parameter_value';
+  end if;
+  select o.owner into belongs from coordinator.inbox_owner o where o.consumer = $1;
+  -- of transactions that use a new name at one time one makes it its role's; the others do not wait for its end
+  if not found and pg_try_advisory_xact_lock(hashtextextended('coordinator.inbox_owner ' || $1, 0)) then
+    insert into coordinator.inbox_owner (consumer, owner) values ($1, asking) on conflict do nothing;
+    select o.owner into belongs from coordinator.inbox_owner o where o.consumer = $1;
+  end if;
+  if belongs <> asking and not exists (
+    select from pg_roles r where r.rolname = belongs and pg_has_role(asking, r.oid, 'member')) then
+    raise exception 'coordinator.first_time: the consumer "%" belongs to the role "%", and "%" is no member of it',
+      left($1, 100), belongs, asking using errcode = 'CO011',
+      hint = 'Ask with another name, or have this one granted: coordinator role grant --application ROLE --inbox NAME';
+  end if;
+  insert into coordinator.inbox (consumer, message_id) values ($1, $2) on conflict do nothing;
+  return found;
+end $$;
+
+revoke execute on function coordinator.first_time(text, text) from public;
+
+
+-- ---- coordinator.post
+-- ``coordinator.post``, in the SQL transaction of an application (X2).
+--
+-- **Decision.** A post writes one row of ``outbox``, which no other transaction ever sees, and takes no lock on any row
+-- of the store. At the commit of the application a deferred trigger makes halves and entries of its rows, once for all.
+-- So an application that leaves its transaction open for hours holds up no removal of an address, no end of a
+-- subscription and no retention; the groups that get the message are those there are at the commit; and halves and
+-- entries have ids and times of the commit, so that none comes late to what services have read already.
+--
+-- An entry becomes due at once, and the schedule (D7) gives it its place, as it does for entries that a process without
+-- an instance makes by a decision. The notice tells from when on there is something due: a commit may take long, too.
+--
+-- Whether rows of the transaction wait for its commit is in a setting of its own, which a rollback to a savepoint takes
+-- back with them: a look into the outbox, in a transaction that is serializable, is one at what others write beside it,
+-- and one in twenty of them failed. Where an application resets it, its next post is taken for the first, too, and its
+-- trigger finds nothing to do.
+--
+-- PostgreSQL commits one transaction with a notice at a time, so that each would have a flush of the disk to itself.
+-- One of those that are about to commit has the turn, and gives the notice; the others are found by the looks after it.
+-- What may be a ``prepare transaction`` gives one in any case: that is what PostgreSQL refuses it for.
+--
+-- An application may have its constraints looked at before the commit (``set constraints all immediate``). What has to
+-- wait for the commit is put off then, and once in any case: only that statement, or a function that it was called in,
+-- says of itself that it is no commit. In a long statement, whose text would be another copy of its messages, it is not
+-- seen: then the second of them is taken for the commit.
+--
+-- Errors: CO003 an address was removed after the post; CO006 no address of that name; CO007 the address does not take
+-- such a message; CO010 the store has no partition for today, as no service has run for two weeks; CO011 the consumer's
+-- name in the inbox is another role's; CO008 nothing of the transaction is in the store, or it is not checkable; CO009
+-- it is decided, otherwise than asked.
+--
+-- No schema of the session comes first: what runs with the rights of the store names what it uses. A trigger function
+-- is for no other table: at one of another role it would compare, and so cast, values of types of that role.
+
+alter table coordinator.outbox alter column message set storage external;
+
+-- Null: the message says nothing of it. A message group of its own is 1, as in the table pending.
+create function coordinator.put_into_outbox(
+  name text, message bytea, available timestamptz, expires timestamptz, priority int4, group_id text)
+returns void language plpgsql set enable_seqscan = off as $$
+declare
+  posted_to record;
+  first constant boolean := current_setting('coordinator.posting', true) is distinct from pg_current_xact_id()::text;
+  latest constant timestamptz := '9999-12-30 00:00Z';
+begin
+  if octet_length(message) > 104857600 then
+    raise exception 'coordinator.post: the message has % octets, at most 104857600 were expected',
+      octet_length(message) using errcode = 'program_limit_exceeded';
+  elsif not isfinite(available) or not isfinite(expires) then
+    raise exception 'coordinator.post: a time is infinite' using errcode = 'invalid_parameter_value';
+  end if;
+  select a.id, a.kind into posted_to from coordinator.address a where a.name = put_into_outbox.name;
+  if not found then
+    raise exception 'coordinator.post: there is no address "%"', left(name, 100) using errcode = 'CO006',
+      hint = 'Make it with: coordinator address add';
+  elsif left(name, 5) = '%DLQ%' or name = 'TRANS_CHECK_MAX_TIME_TOPIC' then
+    raise exception 'coordinator.post: the address "%" is the service''s own, and takes no posts', left(name, 100)
+      using errcode = 'CO007';
+  elsif posted_to.kind = 'transaction' and available is not null then
+    raise exception 'coordinator.post: the address "%" is of kind transaction: its messages cannot be delivered later',
+      name using errcode = 'CO007';
+  elsif posted_to.kind = 'delay' and available is null then
+    raise exception 'coordinator.post: the address "%" is of kind delay, and the message came without a delay', name
+      using errcode = 'CO007';
+  end if;
+  if first then
+    set constraints coordinator.outbox_sent deferred;
+    perform set_config('coordinator.posting', pg_current_xact_id()::text, true);
+  end if;
+  insert into coordinator.outbox (put_off, address_id, message, available_at, expires_at, priority, message_group)
+  values (case when first then 0 end, posted_to.id, message,
+          case when available > latest then latest else available end,
+          case when expires < latest then greatest(expires, '2000-01-01 00:00Z') end,
+          case when posted_to.kind = 'fifo' then 4 else least(coalesce(priority, 4), 255) end,
+          case when posted_to.kind <> 'fifo' then null
+               when group_id is null then 1 else coordinator.group_key(group_id) end);
+end $$;
+
+-- A whole message, as a client sends it. What it says of its own delivery is told beside it.
+create function coordinator.post_octets(
+  address text, message bytea, available_at timestamptz default null, expires_at timestamptz default null,
+  priority int4 default null, group_id text default null)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  if address is null or message is null then
+    raise exception 'coordinator.post_octets: expected an address and a message, not null'
+      using errcode = 'null_value_not_allowed';
+  elsif coordinator.not_a_message_at(message) is not null then
+    raise exception 'coordinator.post_octets: expected a section of a message at octet %',
+      coordinator.not_a_message_at(message) using errcode = 'invalid_parameter_value';
+  elsif priority not between 0 and 255 then
+    raise exception 'coordinator.post_octets: the priority is %, expected 0 to 255', priority
+      using errcode = 'invalid_parameter_value';
+  end if;
+  perform coordinator.put_into_outbox(address, message, available_at, expires_at, priority, group_id);
+end $$;
+
+create function coordinator.post_body(name text, body bytea,
+  properties jsonb, headers jsonb, group_id text,
+  delay interval, deliver_at timestamptz, ttl interval,
+  priority int4)
+returns void language plpgsql as $$
+declare
+  ttl_ms numeric := floor(extract(epoch from ttl) * 1000);
+  given jsonb := case when jsonb_typeof(properties) = 'null' then null else properties end;
+begin
+  if name is null or body is null then
+    raise exception 'coordinator.post: expected an address and a body, not null'
+      using errcode = 'null_value_not_allowed';
+  elsif ttl_ms not between 1 and 4294967295 then
+    raise exception 'coordinator.post: the ttl is %, expected 1 millisecond to 49 days', ttl
+      using errcode = 'invalid_parameter_value';
+  elsif delay < interval '0' or delay > interval '100 years' then
+    raise exception 'coordinator.post: the delay is %, expected 0 to 100 years', delay
+      using errcode = 'invalid_parameter_value';
+  elsif priority not between 0 and 255 then
+    raise exception 'coordinator.post: the priority is %, expected 0 to 255', priority
+      using errcode = 'invalid_parameter_value';
+  end if;
+  if group_id is not null then
+    if given ->> 'group-id' <> group_id then
+      raise exception 'coordinator.post: the group-id is "%" and, in the properties, "%"', left(group_id, 64),
+        left(given ->> 'group-id', 64) using errcode = 'invalid_parameter_value';
+    end if;
+    given := coalesce(given, '{}') || jsonb_build_object('group-id', group_id);
+  end if;
+  perform coordinator.put_into_outbox(
+    name,
+    '\x005370'::bytea || coordinator.amqp_list(array[
+      '\x41'::bytea, '\x50'::bytea || substring(int8send(priority) from 8),
+      coordinator.amqp_unsigned(ttl_ms, '\x43', '\x52', '\x70')])
+    || coordinator.amqp_properties(given) || coordinator.amqp_headers(headers) || body,
+    greatest(deliver_at, clock_timestamp() + nullif(delay, interval '0')),
+    least(clock_timestamp() + ttl,
+          case when (given ->> 'absolute-expiry-time')::float8 between 1 and 253402128000000
+               then to_timestamp((given ->> 'absolute-expiry-time')::float8 / 1000) end), priority,
+    given ->> 'group-id');
+end $$;
+
+create function coordinator.post(address text, body text,
+  properties jsonb default null, headers jsonb default null, group_id text default null,
+  delay interval default null, deliver_at timestamptz default null, ttl interval default null,
+  priority int4 default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  if octet_length(body) > 104857600 then
+    raise exception 'coordinator.post: the body has % octets, at most 104857600 were expected',
+      octet_length(body) using errcode = 'program_limit_exceeded';
+  end if;
+  perform coordinator.post_body(
+    address,
+    '\x005377'::bytea || coordinator.amqp_sized(161, convert_to(body, 'UTF8')),
+    properties,
+    headers, group_id, delay, deliver_at, ttl, priority);
+end $$;
+
+create function coordinator.post(address text, body bytea,
+  properties jsonb default null, headers jsonb default null, group_id text default null,
+  delay interval default null, deliver_at timestamptz default null, ttl interval default null,
+  priority int4 default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  if octet_length(body) > 104857600 then
+    raise exception 'coordinator.post: the body has % octets, at most 104857600 were expected',
+      octet_length(body) using errcode = 'program_limit_exceeded';
+  end if;
+  perform coordinator.post_body(
+    address,
+    '\x005375'::bytea || coordinator.amqp_sized(160, body),
+    properties,
+    headers, group_id, delay, deliver_at, ttl, priority);
+end $$;
+
+create function coordinator.post(address text, body jsonb,
+  properties jsonb default null, headers jsonb default null, group_id text default null,
+  delay interval default null, deliver_at timestamptz default null, ttl interval default null,
+  priority int4 default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  if octet_length(body::text) > 104857600 then
+    raise exception 'coordinator.post: the body has % octets, at most 104857600 were expected',
+      octet_length(body::text) using errcode = 'program_limit_exceeded';
+  end if;
+  perform coordinator.post_body(
+    address,
+    '\x005375'::bytea || coordinator.amqp_sized(160, convert_to(body::text, 'UTF8')),
+    case when jsonb_typeof(properties) in ('object', 'null') or properties is null then
+      '{"content-type": "application/json"}' || coalesce(nullif(properties, 'null'), '{}')
+    else properties end,
+    headers, group_id, delay, deliver_at, ttl, priority);
+end $$;
+
+-- The rows of this transaction become messages, in order. Addresses are locked as by a batch: one that is removed
+-- meanwhile refuses the commit, and one that is to be removed waits for the rest of it.
+-- lock order: 7, 8; 1 (notice), skipping it
+create function coordinator.send_outbox() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on set enable_seqscan = off as $$
+declare
+  posted record;
+  half_id int8 := 0;
+  due timestamptz;
+  first_due constant timestamptz := clock_timestamp();
+  turn boolean;
+  calls text;
+begin
+  get diagnostics calls = pg_context;
+  if new.put_off = 0 or new.put_off < 100 and exists (
+    select from unnest(array[current_query(), calls]) t(text)
+     where case when octet_length(t.text) < 10000 then t.text ~* '\mset\s+constraints\M' end) then
+    set constraints coordinator.outbox_sent deferred;
+    update coordinator.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
+    return null;
+  end if;
+  turn := exists (select from coordinator.lock l where l.name = 'notice' for update skip locked)
+    or case when octet_length(current_query()) < 10000
+      then current_query() ~* '\mprepare\M' else true end;
+  due := clock_timestamp();
+  if exists (
+    select from (select distinct o.address_id from coordinator.outbox o where o.xid = new.xid order by 1) used
+      left join lateral (
+        select a.id from coordinator.address a where a.id = used.address_id for key share) a on true
+     where a.id is null) then
+    raise exception 'coordinator.post: an address was removed after a message was posted to it'
+      using errcode = 'CO003';
+  end if;
+  if to_regclass('coordinator.half_' || to_char(clock_timestamp() at time zone 'UTC', 'YYYYMMDD')) is null then
+    raise exception 'coordinator.post: the store has no partition for today' using errcode = 'CO010',
+      hint = 'The service makes partitions for two weeks ahead: start it.';
+  end if;
+  for posted in select o.number from coordinator.outbox o where o.xid = new.xid order by o.number loop
+    due := greatest(clock_timestamp(), due + interval '1 microsecond');
+    half_id := coordinator.outbox_id(posted.number, half_id);
+    loop
+      insert into coordinator.half (id, address_id, message, posted_at)
+      select half_id, o.address_id, o.message, due
+        from coordinator.outbox o where o.xid = new.xid and o.number = posted.number
+      on conflict do nothing;
+      exit when found;
+      half_id := coordinator.outbox_id(nextval(pg_get_serial_sequence('coordinator.outbox', 'number')), half_id);
+    end loop;
+    insert into coordinator.entry (group_id, id, half_id, expires_at, available_at, priority, message_group)
+    select g.id, half_id, half_id, o.expires_at, greatest(o.available_at, due), o.priority,
+           case o.message_group when 1 then half_id else o.message_group end
+      from coordinator.outbox o join coordinator.consumer_group g on g.address_id = o.address_id
+     where o.xid = new.xid and o.number = posted.number for key share of g;
+  end loop;
+  delete from coordinator.outbox o where o.xid = new.xid;
+  perform set_config('coordinator.posting', '', true);
+  if turn then
+    perform pg_notify('coordinator_due', ((extract(epoch from first_due) - 946684800) * 1000000)::int8::text);
+  end if;
+  return null;
+end $$;
+
+create constraint trigger outbox_sent after insert or update on coordinator.outbox deferrable initially deferred
+  for each row when (new.put_off is not null) execute function coordinator.send_outbox();
+
+alter table coordinator.outbox enable always trigger outbox_sent;
+
+revoke execute on function
+  coordinator.post(text, text, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public;
+
+revoke execute on function
+  coordinator.post(text, bytea, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public;
+
+revoke execute on function
+  coordinator.post(text, jsonb, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public;
+
+revoke execute on function
+  coordinator.post_octets(text, bytea, timestamptz, timestamptz, int4, text) from public;
+
+revoke execute on function coordinator.send_outbox() from public;
+
+
+-- ---- coordinator.discharge
+-- ``coordinator.discharge``, in the SQL transaction of an application (X3).
+--
+-- **Decision.** A discharge writes one row of ``enlistment``, which no other transaction ever sees, and locks nothing
+-- of the transaction. It decides at the commit of the application, in a deferred trigger, as every other does
+-- (``decide_all``): the first decision wins. So while the application's transaction is open, clients, checkers and
+-- operators decide as if it were not there. Where one of them was first and decided otherwise, the commit of the
+-- application fails, and with it its rows are rolled back: both sides agree.
+
+-- True: the commit of this SQL transaction will decide; false: it is decided so already.
+create function coordinator.discharge(txn_id uuid, fail boolean default false) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on set enable_seqscan = off as $$
+declare
+  wanted constant text := case when fail then 'rollback' else 'commit' end;
+  before text;
+  checked boolean;
+  first constant boolean := not exists (select from coordinator.enlistment e where e.xid = pg_current_xact_id());
+begin
+  if txn_id is null or fail is null then
+    raise exception 'coordinator.discharge: expected a txn-id, and whether it fails, not null'
+      using errcode = 'null_value_not_allowed';
+  end if;
+  select o.decision into before from coordinator.op o where o.id = discharge.txn_id and o.posted is not null;
+  if before is null then
+    select t.producer_group is not null into checked from coordinator.txn t where t.id = discharge.txn_id;
+    if checked is null then
+      raise exception 'coordinator.discharge: the store has nothing of the transaction %', txn_id
+        using errcode = 'CO008', hint = 'Its txn-id is of another store, its posts have not been answered yet, '
+          'or the snapshot of this SQL transaction is older than they are.';
+    elsif not checked then
+      raise exception 'coordinator.discharge: the transaction % is not checkable: its client has its messages', txn_id
+        using errcode = 'CO008', hint = 'Its control link, or its first message, names a producer group.';
+    end if;
+    select e.decision into before from coordinator.enlistment e
+     where e.xid = pg_current_xact_id() and e.txn_id = discharge.txn_id;
+  end if;
+  if before <> wanted then
+    raise exception 'coordinator.discharge: the transaction % is decided: %', txn_id, before
+      using errcode = 'CO009';
+  elsif before is not null then
+    return exists (select from coordinator.enlistment e
+                    where e.xid = pg_current_xact_id() and e.txn_id = discharge.txn_id);
+  end if;
+  if first then
+    set constraints coordinator.enlistment_decided deferred;
+  end if;
+  insert into coordinator.enlistment (put_off, txn_id, decision) values (case when first then 0 end, txn_id, wanted);
+  return true;
+end $$;
+
+-- All of this SQL transaction together: locks are taken in the order of their ids, as by any other decision. Others
+-- are told a decision when it can be seen: it is durable by then, whatever the application asks for its commits.
+-- After a notice PostgreSQL refuses to prepare the transaction.
+-- lock order: as decide_all
+create function coordinator.decide_enlisted() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on set enable_seqscan = off as $$
+declare
+  txns uuid[];
+  decisions text[];
+  lost record;
+  calls text;
+begin
+  get diagnostics calls = pg_context;
+  if new.put_off = 0 or new.put_off < 100 and exists (
+    select from unnest(array[current_query(), calls]) t(text)
+     where case when octet_length(t.text) < 10000 then t.text ~* '\mset\s+constraints\M' end) then
+    set constraints coordinator.enlistment_decided deferred;
+    update coordinator.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;
+    return null;
+  end if;
+  if exists (select from pg_cursors c where c.is_holdable and c.creation_time >= transaction_timestamp()) then
+    raise exception 'coordinator.discharge: a cursor with hold is open' using errcode = 'invalid_cursor_state',
+      hint = 'Close it: the commit would read it to its end, and hold the AMQP transaction meanwhile.';
+  end if;
+  select array_agg(e.txn_id), array_agg(e.decision) into txns, decisions
+    from coordinator.enlistment e where e.xid = new.xid;
+  select d.txn_id, u.decision as wanted into lost
+    from coordinator.decide_all(txns, decisions, array_fill('application'::text, array[cardinality(txns)]), null,
+                             '{}', '{}', '{}', null, shared => true) d
+    join unnest(txns, decisions) u(txn_id, decision) on u.txn_id = d.txn_id
+   where not d.won and not exists (select from coordinator.op o where o.id = d.txn_id and o.decision = u.decision);
+  if found then
+    raise exception 'coordinator.discharge: the transaction % was decided meanwhile, and not by %', lost.txn_id,
+      lost.wanted using errcode = 'CO009';
+  end if;
+  delete from coordinator.enlistment e where e.xid = new.xid;
+  perform set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') in ('off', 'local');
+  if (case when octet_length(current_query()) < 10000
+      then current_query() ~* '\mprepare\M' else true end) then
+    perform pg_notify('coordinator_due', '');
+  end if;
+  return null;
+end $$;
+
+create constraint trigger enlistment_decided after insert or update on coordinator.enlistment
+  deferrable initially deferred for each row when (new.put_off is not null)
+  execute function coordinator.decide_enlisted();
+
+alter table coordinator.enlistment enable always trigger enlistment_decided;
+
+revoke execute on function
+  coordinator.discharge(uuid, bool) from public;
+
+revoke execute on function coordinator.decide_enlisted() from public;

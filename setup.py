@@ -20,8 +20,8 @@ _HOT = {
     "coordinator/address": "enqueue nodes",
     "coordinator": "checkable control in_store instance memory outcomes posts registry retirement service transaction "
     "transitions",
-    "links": "browsing checking client connection consuming control_link dispositions endpoints engine frames incoming "
-    "link look loop outgoing output posting reactor said states steps tls",
+    "links": "browsing checking client connection consuming control_link endpoints engine frames guard incoming link loop "
+    "outgoing output posting reactor states steps tls",
     "store/commit": "batch checkable group_commit parameters statements terms",
     "store/codec": "encoding message",
     "store": "arrays ids libpq",

@@ -19,10 +19,13 @@
 
 enum { EMPTY = 8, BARE = 2 };
 /* Descriptors, where the frame's header is of 8 octets. */
-enum { BEGIN = 0x11, ATTACH = 0x12, TRANSFER = 0x14, DISPOSITION = 0x15, DETACH = 0x16, END = 0x17 };
+enum { BEGIN = 0x11, ATTACH = 0x12, FLOW = 0x13, TRANSFER = 0x14 };
+enum { DISPOSITION = 0x15, DETACH = 0x16, END = 0x17, CLOSE = 0x18 };
 /* Octets of a frame up to its descriptor. */
 enum { HEAD = 11 };
 enum { MOST_OF_A_TAG = 32 };
+/* Octets of a disposition whose state is not counted. */
+enum { LITTLE = 80 };
 
 static PyObject *received_name, *delivery_name, *sent_name;
 
@@ -93,7 +96,8 @@ static bool is_plain(const uint8_t *at, const uint8_t *end, struct about *about)
     at += HEAD;
     if (end - at >= 3 && at[0] == 0xc0)
         at += 2;
-    else if (end - at >= 9 && at[0] == 0xd0 && at[5] == 0 && at[6] == 0 && at[7] == 0)
+    else if (end - at >= 9 && at[0] == 0xd0 && at[5] == 0 && at[6] == 0 && at[7] == 0 &&
+             (code != TRANSFER || (at[1] == 0 && at[2] == 0 && at[3] < 4))) /* a transfer's fields are bounded */
         at += 8;
     else
         return false;
@@ -226,7 +230,8 @@ static Py_ssize_t pass_plain(const uint8_t *octets, Py_ssize_t size, Py_ssize_t 
                 break;
             run.next++;
             run.transfers++;
-        } else if ((Py_ssize_t)octets_of_it > size - at || about.first <= run.highest || about.last < about.first)
+        } else if (octets_of_it > LITTLE || (Py_ssize_t)octets_of_it > size - at || about.first <= run.highest ||
+                   about.last < about.first)
             break;
         else
             run.highest = about.last;
@@ -252,48 +257,17 @@ static PyObject *plain(PyObject *self, PyObject *const *args, Py_ssize_t count) 
     return at < 0 ? NULL : PyLong_FromSsize_t(at);
 }
 
-/* The octets of a buffer and a place in them, where the buffer is one; a buffer that has to be released. */
-static bool octets_and_place(PyObject *const *args, Py_ssize_t count, Py_ssize_t wanted, Py_buffer *view,
-                             Py_ssize_t *at) {
-    if (count != wanted) {
-        PyErr_Format(PyExc_TypeError, "%zd arguments were expected, not %zd", wanted, count);
-        return false;
-    }
-    *at = PyLong_AsSsize_t(args[1]);
-    if (*at < 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "the place is below 0");
-        return false;
-    }
-    return PyObject_GetBuffer(args[0], view, PyBUF_SIMPLE) == 0;
-}
-
-static PyObject *small(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    (void)self;
-    Py_buffer view;
-    Py_ssize_t at;
-    if (!octets_and_place(args, count, 4, &view, &at))
-        return NULL;
-    unsigned long little = PyLong_AsUnsignedLong(args[2]), head = PyLong_AsUnsignedLong(args[3]);
-    bool wrong = PyErr_Occurred() != NULL;
-    const uint8_t *octets = view.buf;
-    while (!wrong && at <= view.len - HEAD) {
-        const uint8_t *frame = octets + at;
-        uint32_t size = u32(frame);
-        if (size < EMPTY || size > head || (size > little && !(frame[4] == BARE && frame[10] == TRANSFER)))
-            break;
-        at += size;
-    }
-    PyBuffer_Release(&view);
-    return wrong ? NULL : PyLong_FromSsize_t(at);
-}
-
 static PyObject *unnoted(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
+    if (count != 4)
+        return PyErr_Format(PyExc_TypeError, "4 arguments were expected, not %zd", count);
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    if (at < 0)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "the place is below 0");
     Py_buffer view;
-    Py_ssize_t at;
-    if (!octets_and_place(args, count, 3, &view, &at))
+    if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) != 0)
         return NULL;
+    bool rewrites = args[3] == Py_True;
     const uint8_t *octets = view.buf;
     PyObject *session = NULL;
     unsigned number = 0;
@@ -304,7 +278,8 @@ static PyObject *unnoted(PyObject *self, PyObject *const *args, Py_ssize_t count
         uint8_t code = frame[10];
         if (size < EMPTY)
             break;
-        if (size > EMPTY && (code == BEGIN || code == ATTACH || code == DETACH || code == END))
+        if (size > EMPTY && (code == BEGIN || code == ATTACH || code == DETACH || code == END ||
+                             (rewrites && (code == FLOW || code == CLOSE))))
             break;
         if (size > EMPTY && code == TRANSFER) {
             unsigned channel = (unsigned)frame[6] << 8 | frame[7];
@@ -335,7 +310,6 @@ static PyObject *unnoted(PyObject *self, PyObject *const *args, Py_ssize_t count
 
 static PyMethodDef methods[] = {
     {"plain", (PyCFunction)(void (*)(void))plain, METH_FASTCALL, NULL},
-    {"small", (PyCFunction)(void (*)(void))small, METH_FASTCALL, NULL},
     {"unnoted", (PyCFunction)(void (*)(void))unnoted, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

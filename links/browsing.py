@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from links.link import Carrier
+    from links.connection import Connection
     from links.outgoing import Filters
     from store.questions.entries import EntryRow
 
@@ -44,7 +44,7 @@ class Browsing(Outgoing):
     __slots__ = ("_again", "_at", "_loading", "_selector", "_stale", "unsettled")
 
     def __init__(
-        self, connection: Carrier, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
     ) -> None:
         super().__init__(connection, pointer, address, queue, honoured)
         self._selector = honoured.selector
@@ -175,7 +175,7 @@ class Browsing(Outgoing):
         """Settle the delivery as soon as the peer says anything of it: outcomes have no effect here."""
         if self.refuse_transfer():
             return
-        large = self._looked.largest
+        large = self._channels.largest
         if large and not self._room_for_state(delivery, large):
             return
         if not self._stop(delivery):
@@ -217,7 +217,7 @@ class Broadcasting(Subscribing):
 
     def __init__(
         self,
-        connection: Carrier,
+        connection: Connection,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,

@@ -9,20 +9,18 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from coordinator.errors import Condition, Refusal
 from links import engine, performatives
+from links.frames import LITTLE, LinkState
 from links.incoming import Incoming
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER, Performative
-from links.said import LinkState
 from store.codec.encoding import DecodeError, encode_string, scalar
 
 if TYPE_CHECKING:
-    from coordinator.service import Service
-    from links.endpoints import Endpoints
+    from links.connection import Connection
     from links.frames import Key, Told
-    from links.output import Output
     from links.performatives import Termini
 
 
@@ -97,6 +95,15 @@ _STATES = {TRANSFER: 7, DISPOSITION: 4}
 #: link-credit is a uint, which the engine counts in a signed one
 MOST_CREDIT = (1 << 31) - 1
 _IDS = 1 << 32
+# The engine copies a disposition's state to each delivery it names: one frame of 54 kB for 10,000 deliveries is half a
+# gigabyte before anything of it is reported, and 14 times as much once it is read and its values are small. It keeps
+# that memory for the next delivery in the same place, settled or not.
+#: octets of a state times the deliveries it is said of
+MOST_OCTETS = 1 << 20
+#: and of a disposition by a sender
+_MOST_BY_SENDER = 1068
+#: octets of a transfer besides its message: its tag and a transactional-state take fewer than 100
+MOST_OF_TRANSFER = 1024
 _NULL, _TRUE = b"\x40", b"\x41"
 #: a channel that carries a session carries the connection's own frames, too
 _ALWAYS = (OPEN, END, CLOSE)
@@ -110,34 +117,24 @@ class Before(partial[None]):
     """What is done before the engine has the frame: it is the reason for which a link ends."""
 
 
-class Carrier(Protocol):
-    """The connection whose sessions and links these are."""
-
-    service: Service
-    transport: engine.Pointer
-    endpoints: Endpoints
-    output: Output
-
-    def end_session(self, session: engine.Pointer, refusal: Refusal) -> set[bytes]:
-        """Once the begin is answered. See :attr:`links.channels.Channel.left`."""
-
-
 class Channels:
     """Of one peer. ``plain``: the channel of each link whose next transfer may begin a delivery, and for dispositions
     that of each session. ``told``: what dispositions have named that the engine has, and whose events are not handled.
+    ``largest``: octets of the largest disposition that was read last; 0: none of them is large.
     """
 
     __slots__ = (
         "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_ends", "_handle_max", "_refused",
-        "_renamed", "open_refused", "opened", "plain", "told",
+        "_renamed", "largest", "open_refused", "opened", "plain", "told",
     )  # fmt: skip
 
-    def __init__(self, connection: Carrier, handle_max: int) -> None:
+    def __init__(self, connection: Connection, handle_max: int) -> None:
         self._connection = connection
         self._handle_max = handle_max
         self._channels: dict[int, Channel] = {}
         self.plain: dict[Key, Channel] = {}
         self.told: Told = {}
+        self.largest = 0
         #: the peer gives descriptors as symbols: none of its frames is plain
         self._by_symbol = False
         #: sessions and links that the engine has not reported yet, in their order
@@ -199,7 +196,7 @@ class Channels:
         if not channel.named[attach.value(2) is False, name]:
             return b""
         self._renamed += 1
-        self._connection.output.amending.renames()
+        self._connection.output.frames.renames()
         return attach.rewritten({0: encode_string(f"{name}\0{self._renamed}")})
 
     def take(self, number: int, found: Performative, octets: bytes) -> Act | None:
@@ -220,7 +217,7 @@ class Channels:
         if found.code == TRANSFER:
             return self._on_transfer(channel, found, octets)
         if found.code == DISPOSITION:
-            return self._on_disposition(channel, found)
+            return self._on_disposition(channel, found, len(octets))
         if found.code == FLOW:
             return self._on_flow(number, channel, found)
         if found.code == DETACH:
@@ -373,12 +370,14 @@ class Channels:
         more, aborted = (_TRUE, _NULL) if end.incomplete else (_NULL, _TRUE)
         return found.rewritten({5: more, 7: _NULL, 8: _NULL, 9: aborted})
 
-    def _on_disposition(self, channel: Channel, found: Performative) -> Act | None:
+    def _on_disposition(self, channel: Channel, found: Performative, size: int) -> Act | None:
         """Of two that name one delivery the engine tells of the last alone, and of a transfer as what its sender says
         after it: events of what was named before are handled before it gets the next.
         """
         first = found.number(1) or 0
         last = first if (said := found.number(2)) is None else said
+        if size > LITTLE:
+            self._bound(found, size, (last - first) % _IDS + 1)
         if found.value(0) is not True:
             for end in channel.links.values() if found.has(_STATES[DISPOSITION]) else ():
                 if end.incomplete and not end.resumes and first <= end.delivery <= last:
@@ -389,6 +388,16 @@ class Channels:
         self.told[channel] = last
         return None
 
+    def _bound(self, found: Performative, size: int, named: int) -> None:
+        """:raises Broken: the engine would take too much memory for the disposition."""
+        if named * size > MOST_OCTETS:
+            text = f"a disposition of {size} bytes for many deliveries: say it of fewer at once, or say less"
+            raise Broken(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+        if size > _MOST_BY_SENDER and found.value(0) is not True:
+            text = f"a disposition of {size} bytes by a sender: say less in its state"
+            raise Broken(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+        self.largest = max(self.largest, size)
+
     def _tell_anew(self, channel: Channel, highest: int) -> None:
         """``highest``: above all where the numbers begin anew."""
         self.told.clear()
@@ -397,7 +406,7 @@ class Channels:
     def _on_flow(self, number: int, channel: Channel, found: Performative) -> Act | None:
         asked, sent = found.value(9) is True, found.number(2) or 0
         if sent != channel.received % _IDS:  # part 2, section 2.5.6: what the peer says counts
-            self._connection.output.amending.counts(number, sent - channel.received)
+            self._connection.output.frames.counts(number, sent - channel.received)
             channel.received = sent
         if not found.has(4):
             for place, name in ((5, "delivery-count"), (6, "link-credit"), (7, "available"), (8, "drain")):
@@ -417,7 +426,7 @@ class Channels:
     def _on_end(self, number: int, _found: Performative) -> None:
         channel = self._channels.pop(number, None)
         if channel is not None:
-            self._connection.output.amending.ended(number)
+            self._connection.output.frames.ended(number)
             self.plain.pop(_of_dispositions(number), None)
             for end in channel.links.values():
                 self._forget(channel, end)
@@ -482,13 +491,13 @@ class Channels:
         if channel is None or channel.ended:
             return b""
         if end is None:
-            return self._connection.output.said.flow(number, channel.received, None)
+            return self._connection.output.frames.flow(number, channel.received, None)
         link = self._connection.endpoints.links.get(end.pointer)
         if link is None:
             return b""
         left = engine.link_credit(link.pointer) + engine.link_queued(link.pointer)
         state = LinkState(end.name, end.limit - left, max(0, left), bool(engine.link_get_drain(link.pointer)))
-        return self._connection.output.said.flow(number, channel.received, state)
+        return self._connection.output.frames.flow(number, channel.received, state)
 
     def _refuse(self, end: End, refusal: Refusal) -> None:
         link = self._connection.endpoints.links.get(end.pointer)
@@ -540,7 +549,7 @@ def _cut(what: str) -> Refusal:
     return Refusal(Condition.INVALID_FIELD, f"{what} has a NUL, which ends it in the engine")
 
 
-def _write(connection: Carrier) -> None:
+def _write(connection: Connection) -> None:
     """Let the engine make the frames that it has to write."""
     engine.transport_pending(connection.transport)
 

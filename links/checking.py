@@ -14,7 +14,7 @@ from store.permissions import Verb
 
 if TYPE_CHECKING:
     from coordinator.check_back import Due
-    from links.link import Carrier
+    from links.connection import Connection
     from links.outgoing import Filters
 
 #: a source address that begins so names a producer group
@@ -30,7 +30,7 @@ _UNKNOWN = (engine.RELEASED, engine.MODIFIED)
 _tags = count(1)
 
 
-def attach_checker(connection: Carrier, pointer: engine.Pointer, name: str, asked: Filters) -> None:
+def attach_checker(connection: Connection, pointer: engine.Pointer, name: str, asked: Filters) -> None:
     """``name``: the source's address, which begins with :data:`PREFIX`.
 
     :raises Refusal: it asks for what no checker can have.
@@ -71,7 +71,9 @@ class Checking(Delivering):
         "unsettled",
     )
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer, name: str, group: str, most_octets: int) -> None:
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, name: str, group: str, most_octets: int
+    ) -> None:
         self.group = group
         self.most_octets = most_octets
         self.coming = 0
@@ -183,7 +185,7 @@ class Checking(Delivering):
         if due is None:
             self.refuse_transfer()
             return
-        large = self._looked.largest
+        large = self._channels.largest
         if large and not self._room_for_state(delivery, large + engine.octets_of_values(delivery)):
             return
         if delivery in self._deciding:

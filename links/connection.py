@@ -5,19 +5,19 @@ from __future__ import annotations
 import socket as sockets
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from proton import symbol
 
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
-from links import container, endpoints, engine
+from links import container, engine
 from links.client import Client
-from links.dispositions import Dispositions
+from links.close_reason import USUAL, CloseReason
 from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
-from links.look import Look
+from links.guard import FrameGuard
 from links.output import Output
 from links.parked import Parked
 from links.sole import Sole, policy
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
     from coordinator.address.permissions import Rights
     from coordinator.service import Service
-    from links.crowd import Crowd
-    from links.link import Sending
+    from links.outgoing import Delivering
     from links.performatives import Termini
-    from links.reactor import Shares
+    from links.reactor import Reactor
     from store.permissions import Verb
 
 
@@ -49,49 +48,22 @@ _SESSION_EVENTS = (engine.SESSION_REMOTE_OPEN, engine.SESSION_REMOTE_CLOSE)
 _LINK_EVENTS = (engine.LINK_REMOTE_OPEN, engine.LINK_REMOTE_CLOSE, engine.LINK_REMOTE_DETACH)
 
 
-class Reactor(endpoints.Reactor, Protocol):
-    """What drives a connection, and knows all of them."""
-
-    events: engine.Pointer
-    #: connections that may have something to write
-    dirty: list[Connection]
-    crowd: Crowd[Connection]
-    shares: Shares
-
-    @property
-    def connections(self) -> Collection[Connection]: ...
-
-    def opened(self, connection: Connection) -> None: ...
-
-    def resume(self, connection: Connection) -> None: ...
-
-    def go_on(self, connection: Connection) -> None: ...
-
-    def proceed(self, connection: Connection) -> None: ...
-
-    def read_in_turn(self, connection: Connection) -> None: ...
-
-    def watch_socket(self, connection: Connection) -> None: ...
-
-    def close(self, connection: Connection) -> None: ...
-
-
 class Connection(Client):
     __slots__ = (
         "_sole",
         "addresses_made",
         "asking",
+        "close_reason",
         "closing",
         "container",
         "dirty",
-        "dispositions",
         "endpoints",
         "fd",
         "greeting",
+        "guard",
         "held_back",
         "idle_timeout_ms",
         "incomplete",
-        "look",
         "number",
         "open",
         "opened",
@@ -136,8 +108,7 @@ class Connection(Client):
         self.read_room, self.read_seconds = LITTLE_ROOM, reactor.shares.most
         #: None once the protocol headers, and SASL, are done
         self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
-        self.dispositions = Dispositions()
-        self.look = Look(self, limits.max_frame_size_bytes, bounds.handle_max)
+        self.guard = FrameGuard(self, limits.max_frame_size_bytes, bounds.handle_max)
         #: how many links the peer posts on
         self.posting = 0
         #: posts and attaches that wait until their addresses are known
@@ -145,6 +116,8 @@ class Connection(Client):
         #: how many links we have closed, and the peer has not, in the middle of a delivery
         self.incomplete = 0
         self.opened = self.closing = False
+        #: None until it is known that it ends
+        self.close_reason: CloseReason | None = None
         #: the number of the last tick that was asked for: only that one is due
         self.ticks = 0
         #: its claim to be the container's only connection (P15)
@@ -156,9 +129,9 @@ class Connection(Client):
         self.endpoints = Endpoints(self)
         self.sessions: Collection[engine.Pointer] = self.endpoints.sessions
         #: links that stopped because too much waits to be written
-        self.starved: dict[Sending, None] = {}
+        self.starved: dict[Delivering, None] = {}
         #: and links that stopped because too much is unsettled
-        self.held_back: dict[Sending, None] = {}
+        self.held_back: dict[Delivering, None] = {}
         #: a piece of a large message is being read for it
         self.asking = False
 
@@ -190,21 +163,35 @@ class Connection(Client):
     def watch_socket(self) -> None:
         self.reactor.watch_socket(self)
 
-    def close(self) -> None:
+    def close(self, reason: CloseReason) -> None:
         """Close the socket at once, without a close frame."""
-        self.reactor.close(self)
+        self.reactor.close(self, reason)
+
+    def ends(self, reason: CloseReason, **more: object) -> None:
+        """Log why it is closed, unless that was said before."""
+        if self.close_reason is None:
+            self.close_reason = reason
+            tell = log.debug if reason in USUAL else log.info
+            tell(
+                "connection closed",
+                reason=reason.value,
+                peer=self.peer,
+                container=self.container,
+                user=self.user,
+                **more,
+            )
 
     @property
     def must_pause(self) -> bool:
         """Whether it is not to be read for now."""
         return bool(
             (self.output.unread and self.output.too_much_unread)
-            or self.look.waits
+            or self.guard.waits
             or self.parked.too_much
             or (self.posting and self.posts_wait)
         )
 
-    def hold_back(self, link: Sending) -> None:
+    def hold_back(self, link: Delivering) -> None:
         """The link sends nothing until this connection, or all of them together, have less in the engine."""
         self.held_back[link] = None
         self.service.hold_back(self.go_on_held_back)
@@ -244,11 +231,11 @@ class Connection(Client):
 
     def _locked_out(self) -> None:
         """Its user was disabled or removed."""
-        log.info("connection closed: its user may not log in any more", peer=self.peer, container=self.container)
         if self.greeting is not None:
-            self.close()
+            self.close(CloseReason.USER_LOCKED_OUT)
         elif not self.closing:
-            self.force_close(Condition.UNAUTHORIZED_ACCESS, "the user may not log in any more")
+            text = "the user may not log in any more"
+            self.force_close(CloseReason.USER_LOCKED_OUT, Condition.UNAUTHORIZED_ACCESS, text)
 
     # -- events
 
@@ -258,25 +245,28 @@ class Connection(Client):
         elif kind in _SESSION_EVENTS:
             session = engine.event_session(event)
             if kind == engine.SESSION_REMOTE_OPEN:
-                self.look.channels.begun(session)
+                self.guard.channels.begun(session)
             self._on_endpoint(kind, session)
         elif kind in _LINK_EVENTS:
             link = engine.event_link(event)
             if kind == engine.LINK_REMOTE_OPEN:
-                self.look.channels.attached(link)
+                self.guard.channels.attached(link)
             self._on_endpoint(kind, link)
         elif kind == engine.CONNECTION_REMOTE_CLOSE:
+            self.ends(CloseReason.CLIENT_CLOSED)
             self.closing = True  # frames after the peer's close are ignored (part 2, section 2.7.9)
             self.endpoints.depart(Departure.LEFT)
             self.lost()
             engine.connection_close(self.pointer)
             self.mark()
         elif kind == engine.TRANSPORT_ERROR:
-            self.output.amending.due = True  # what the engine says may be no condition of the standard
+            self.output.frames.due = True  # what the engine says may be no condition of the standard
             why = engine.condition_of(engine.transport_condition(self.transport))
-            if _SILENT not in why:
+            if _SILENT in why:
+                self.ends(CloseReason.CLIENT_SILENT, description=why)
+            else:
                 self.endpoints.depart(Departure.ENDED)
-            log.info("connection failed", peer=self.peer, container=self.container, why=why)
+                self.ends(CloseReason.PROTOCOL_ERROR, description=why)
 
     def _on_endpoint(self, kind: int, pointer: engine.Pointer) -> None:
         if not self.closing:
@@ -288,38 +278,42 @@ class Connection(Client):
 
     def go_on(self) -> None:
         """What its peer has sent may wait no longer."""
-        if self.look.waits:
+        if self.guard.waits:
             self.service.loop.call_later(0, partial(self.reactor.go_on, self))
 
     def refusal_of(self, link: engine.Pointer) -> Refusal | None:
         """Of an attach, for what the engine does not show."""
-        return self.look.channels.refusal_of(link)
+        return self.guard.channels.refusal_of(link)
 
     def asked(self, link: engine.Pointer) -> Termini | None:
         """What its attach says of its termini, and the engine does not show."""
-        return self.look.channels.asked(link)
+        return self.guard.channels.asked(link)
 
     def say_state(self, link: engine.Pointer) -> None:
-        self.look.channels.say_state(link)
+        self.guard.channels.say_state(link)
 
     def _on_open(self) -> None:
         if self.opened:
-            self.force_close(Condition.ILLEGAL_STATE, "a second open on one connection")
+            text = "a second open on one connection"
+            self.force_close(CloseReason.PROTOCOL_ERROR, Condition.ILLEGAL_STATE, text)
             return
         self.opened = True
         idle = engine.transport_remote_idle_timeout(self.transport)
         if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with an error that says why
             text = f"an idle-time-out of {idle} ms cannot be kept; {SHORTEST_IDLE_MS} ms or more was expected"
-            self.force_close(Condition.NOT_ALLOWED, text)
+            self.force_close(CloseReason.OPEN_REFUSED, Condition.NOT_ALLOWED, text)
             return
         self.container = engine.remote_container(self.pointer)
-        if self.look.channels.open_refused is not None:
-            refusal, field = self.look.channels.open_refused
-            self.refuse_open(refusal, field=field)
+        if self.guard.channels.open_refused is not None:
+            refusal, field = self.guard.channels.open_refused
+            self.refuse_open(CloseReason.OPEN_REFUSED, refusal, field=field)
             return
-        no_room = self.service.starved or self.reactor.crowd.opens(self)
+        if self.service.starved is not None:
+            self.refuse_open(CloseReason.NO_DATABASE_CONNECTION, self.service.starved, field="")
+            return
+        no_room = self.reactor.crowd.opens(self)
         if no_room is not None:
-            self.refuse_open(no_room, field="")
+            self.refuse_open(CloseReason.TOO_MANY_CONNECTIONS, no_room, field="")
             return
         self.opening = True
         if self.rights is not None:
@@ -330,7 +324,7 @@ class Connection(Client):
         try:
             asked = policy(self.pointer)
         except Refusal as refusal:
-            self.refuse_open(refusal, field="properties")
+            self.refuse_open(CloseReason.OPEN_REFUSED, refusal, field="properties")
             return
         if asked is None:
             self.admit()
@@ -347,23 +341,15 @@ class Connection(Client):
         self.go_on()
         self.mark()
 
-    def refuse_open(self, refusal: Refusal, *, field: str) -> None:
+    def refuse_open(self, reason: CloseReason, refusal: Refusal, *, field: str) -> None:
         """P15: our open announces the refusal, and our close gives the reason. ``field``: of the peer's open, if it is
         the reason.
         """
-        log.info(
-            "connection refused",
-            peer=self.peer,
-            container=self.container,
-            user=self.user,
-            condition=refusal.condition.value,
-            description=refusal.description,
-        )
         self._describe({symbol(container.ESTABLISHMENT_FAILED): True})
         info: dict[object, object] = {}
         if refusal.condition is Condition.INVALID_FIELD:
             info[symbol("invalid-field")] = symbol(field)
-        self.force_close(refusal.condition, refusal.description, info)
+        self.force_close(reason, refusal.condition, refusal.description, info)
 
     def _describe(self, more: dict[object, object] | None = None) -> None:
         offered: tuple[str, ...] = container.OFFERED
@@ -391,8 +377,15 @@ class Connection(Client):
             self._sole = None
         self.opening = False
 
-    def force_close(self, condition: Condition, description: str, info: dict[object, object] | None = None) -> None:
+    def force_close(
+        self,
+        reason: CloseReason,
+        condition: Condition,
+        description: str,
+        info: dict[object, object] | None = None,
+    ) -> None:
         """Close from our side (rules F5, P14, P15)."""
+        self.ends(reason, condition=condition.value, description=description)
         self.closing = True
         self.endpoints.depart(Departure.ENDED)
         self.lost()
@@ -404,21 +397,7 @@ class Connection(Client):
         self.mark()
 
 
-# Input that the engine may not have, or does not take (P14).
-
-
-def may_have(connection: Connection, octets: memoryview) -> bool:
-    """Whether the engine may have what was read."""
-    dispositions = connection.dispositions
-    if dispositions.refused:
-        return False
-    try:
-        dispositions.look(octets)
-    except Refusal as refusal:
-        log.info("connection refused", peer=connection.peer, description=refusal.description)
-        connection.force_close(refusal.condition, refusal.description)
-        return False
-    return True
+# Input that the engine does not take (P14).
 
 
 def refuse(connection: Connection) -> None:
@@ -434,9 +413,8 @@ def refuse(connection: Connection) -> None:
         return
     if state & engine.REMOTE_ACTIVE:
         if not connection.closing:
-            connection.force_close(
-                Condition.DECODE_ERROR, "a frame that cannot be decoded, or that is out of its place"
-            )
+            text = "a frame that cannot be decoded, or that is out of its place"
+            connection.force_close(CloseReason.PROTOCOL_ERROR, Condition.DECODE_ERROR, text)
     else:
         connection.output.write()
-        connection.close()
+        connection.close(CloseReason.PROTOCOL_ERROR)

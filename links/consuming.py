@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
-    from links.link import Carrier
+    from links.connection import Connection
     from links.outgoing import Filters
 
 log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ class Consuming(Outgoing):
 
     def __init__(
         self,
-        connection: Carrier,
+        connection: Connection,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,
@@ -222,7 +222,7 @@ class Consuming(Outgoing):
         if entry is None:
             self.refuse_transfer()
             return None
-        large = self._looked.largest
+        large = self._channels.largest
         if large and not self._room_for_state(delivery, large + engine.octets_of_values(delivery)):
             return None
         state, settled, fields = steps.said(delivery)
@@ -354,7 +354,7 @@ class Subscribing(Consuming):
 
     def __init__(
         self,
-        connection: Carrier,
+        connection: Connection,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,

@@ -22,7 +22,7 @@ from store.codec.values import Described
 from store.permissions import Verb
 
 if TYPE_CHECKING:
-    from links.link import Carrier
+    from links.connection import Connection
     from store.spool import Octets
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class ControlLink(Incoming):
 
     waits_for_store = False
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
+    def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
         most = int(connection.service.limits.max_message_size_bytes)
         super().__init__(connection, pointer, _CREDIT, min(_MOST_OCTETS, most))
         properties = values.properties(engine.link_remote_properties(pointer), "the properties of the attach")

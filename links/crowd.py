@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-import structlog
+from typing import TYPE_CHECKING
 
 from coordinator.errors import Condition, Refusal
 from coordinator.login.logins import origin_of_peer
+from links.close_reason import CloseReason
 
 if TYPE_CHECKING:
-    from links.client import Client
-
-log = structlog.get_logger(__name__)
+    from links.connection import Connection
 
 
-ClientT = TypeVar("ClientT", bound="Client")
-
-
-class Crowd(Generic[ClientT]):
+class Crowd:
     """From :meth:`came` to :meth:`left`. One user, or one host, may have many, but not the room of all others; before
     the login a connection counts for its host alone.
     """
@@ -28,13 +22,14 @@ class Crowd(Generic[ClientT]):
     def __init__(self) -> None:
         self._from: Counter[str] = Counter()
         #: those that are not open yet, by where they come from
-        self._unopened: dict[str, dict[ClientT, None]] = {}
+        self._unopened: dict[str, dict[Connection, None]] = {}
         self._count_unopened = 0
-        self._users: dict[str, set[ClientT]] = {}
+        self._users: dict[str, set[Connection]] = {}
 
-    def came(self, connection: ClientT) -> ClientT | None:
-        """The connection that is to be closed for it, where too many are not open: one of those of the address that has
-        the most, picked at random, so that neither who is first nor who is last keeps all others out.
+    def came(self, connection: Connection) -> tuple[Connection, CloseReason] | None:
+        """Return the connection that is to be closed for it, and why. Where too many are not open, that is one of those
+        of the address that has the most, picked at random, so that neither who is first nor who is last keeps all
+        others out.
         """
         limits, most = connection.service.limits, connection.service.bounds.connections_unopened
         origin = origin_of_peer(connection.peer)
@@ -43,15 +38,13 @@ class Crowd(Generic[ClientT]):
         self._count_unopened += 1
         count = connection.service.memory.connections
         if count > 2 * limits.connections or self._from[origin] > 2 * limits.connections_per_address:
-            return connection  # far too many: closed without an answer
+            return connection, CloseReason.TOO_MANY_CONNECTIONS  # far too many: closed without an answer
         if self._count_unopened <= most:
             return None
         crowd = max(self._unopened.values(), key=len)
-        chosen = secrets.choice(list(crowd))
-        log.info("connection closed: too many are not open", most=most, peer=chosen.peer)
-        return chosen
+        return secrets.choice(list(crowd)), CloseReason.TOO_MANY_NOT_OPENED
 
-    def opens(self, connection: ClientT) -> Refusal | None:
+    def opens(self, connection: Connection) -> Refusal | None:
         """Why it may not be open: there are too many in all, from its host, or for its user."""
         self._is_not_unopened(connection)
         limits, user = connection.service.limits, connection.user
@@ -69,7 +62,7 @@ class Crowd(Generic[ClientT]):
             self._users.setdefault(user, set()).add(connection)
         return None
 
-    def left(self, connection: ClientT) -> None:
+    def left(self, connection: Connection) -> None:
         self._is_not_unopened(connection)
         origin = origin_of_peer(connection.peer)
         self._from[origin] -= 1
@@ -81,7 +74,7 @@ class Crowd(Generic[ClientT]):
             if not own:
                 del self._users[connection.user or ""]
 
-    def _is_not_unopened(self, connection: ClientT) -> None:
+    def _is_not_unopened(self, connection: Connection) -> None:
         origin = origin_of_peer(connection.peer)
         unopened = self._unopened.get(origin, {})
         if connection in unopened:

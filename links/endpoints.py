@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -12,10 +12,11 @@ from coordinator.codec.selectors import TurnShare
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
 from links import engine, outgoing
+from links.close_reason import CloseReason
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.incoming import Incoming
-from links.link import NONE, Attaching, Carrier, Identity, Link, Refused, refuse_attach
+from links.link import NONE, Attaching, Identity, Link, Refused, refuse_attach
 from links.outgoing import Delivering
 from links.posting import attach_target
 from links.source import attach_source
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coordinator.address.nodes import Address
+    from links.connection import Connection
     from store.loop import Loop
 
 
@@ -40,35 +42,10 @@ MOST_FRAME_BESIDES_NAME = 100
 MOST_INCOMPLETE = 64
 
 
-class Reactor(Protocol):
-    """What knows the links of all connections."""
-
-    attaches: Attaches
-    #: every open link by its pointer in the engine, and by user, container, direction and name (P13, S3)
-    links: dict[engine.Pointer, Link]
-    named: dict[Identity, Link]
-
-
-class Owner(Carrier, Protocol):
-    """The connection whose sessions and links these are."""
-
-    transport: engine.Pointer
-    #: octets that the next turn reads at once
-    read_room: int
-
-    @property
-    def reactor(self) -> Reactor: ...
-
-    def refusal_of(self, link: engine.Pointer) -> Refusal | None: ...
-
-    def go_on(self) -> None:
-        """What its peer has sent may wait no longer."""
-
-
 class Endpoints:
     __slots__ = ("_left", "connection", "dynamic", "links", "sessions")
 
-    def __init__(self, connection: Owner) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.links: dict[engine.Pointer, Link] = {}
         #: the links of each
@@ -94,22 +71,22 @@ class Endpoints:
         # the begin answers a session that the peer began itself, on another channel: this service begins none
         if not engine.session_state(session) & engine.LOCAL_UNINIT:
             text = "a begin with a remote-channel, though the service has begun no session"
-            self.connection.force_close(Condition.NOT_ALLOWED, text)
+            self.connection.force_close(CloseReason.PROTOCOL_ERROR, Condition.NOT_ALLOWED, text)
             return
         self.sessions[session] = {}
-        self.connection.output.amending.due = True
+        self.connection.output.frames.due = True
         engine.session_open(session)
 
     def _on_attach(self, pointer: engine.Pointer) -> None:
         self.connection.read_room = LITTLE_ROOM
         if not engine.link_is_named(pointer):
-            self.connection.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
+            text = "an attach without a name (part 2, section 2.7.3)"
+            self.connection.force_close(CloseReason.PROTOCOL_ERROR, Condition.DECODE_ERROR, text)
             return
         most = engine.transport_remote_max_frame(self.connection.transport)
         if len(engine.link_name(pointer).encode()) > most - MOST_FRAME_BESIDES_NAME > 0:
-            self.connection.force_close(
-                Condition.FRAME_SIZE_TOO_SMALL, f"a link's name is too long to be answered in a frame of {most} bytes"
-            )
+            text = f"a link's name is too long to be answered in a frame of {most} bytes"
+            self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.FRAME_SIZE_TOO_SMALL, text)
             return
         refused = self.connection.refusal_of(pointer)
         try:
@@ -144,7 +121,8 @@ class Endpoints:
         most, most_of_all = bounds.handle_max + 1, bounds.links_per_connection
         links = len(self.sessions[engine.link_session(pointer)])
         if links >= 2 * most or len(self.links) >= 2 * most_of_all:
-            self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, "too many refused links were not detached")
+            text = "too many refused links were not detached"
+            self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.RESOURCE_LIMIT_EXCEEDED, text)
             return False
         if len(self.links) >= most_of_all:
             raise Refusal(
@@ -255,7 +233,7 @@ class Endpoints:
         self.connection.mark()
         if self.connection.incomplete > MOST_INCOMPLETE and not self.connection.closing:
             text = f"more than {MOST_INCOMPLETE} refused links have deliveries that are not complete"
-            self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+            self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def look_at_rights(self) -> None:
         """S3: links end that need a right which the user has no more."""
@@ -364,7 +342,7 @@ class InTurn(Attaching):
 
     __slots__ = ("_attaches",)
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer, attaches: Attaches) -> None:
+    def __init__(self, connection: Connection, pointer: engine.Pointer, attaches: Attaches) -> None:
         super().__init__(connection, pointer)
         self._attaches = attaches
 
@@ -379,9 +357,9 @@ class Attaches:
         self._loop = loop
         self._share = TurnShare()
         self._counting = False
-        self._waiting: dict[Carrier, dict[InTurn, None]] = {}
+        self._waiting: dict[Connection, dict[InTurn, None]] = {}
 
-    def take(self, connection: Carrier, pointer: engine.Pointer) -> None:
+    def take(self, connection: Connection, pointer: engine.Pointer) -> None:
         """Answer the attach now if this turn has time left; otherwise let it wait."""
         if not self._counting:
             self._counting = True

@@ -15,7 +15,7 @@ from store.spool import LARGE, NoRoom, Spool
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from links.link import Carrier
+    from links.connection import Connection
     from store.spool import Octets
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ class Incoming(Link):
         "_spool", "_used", "ending", "takes", "unanswered",
     )  # fmt: skip
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
+    def __init__(self, connection: Connection, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
         super().__init__(connection, pointer)
         self._credit = credit
         self._used = 0

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
-from links import amending, container, engine, performatives, states
+from links import container, engine, frames, performatives, states
+from links.close_reason import CloseReason
 from store.codec.encoding import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from coordinator.address.nodes import Address
     from coordinator.outcomes import Outcome
-    from coordinator.service import Service
-    from links.dispositions import Dispositions
-    from links.output import Output
-    from links.parked import Parked
-    from links.performatives import Termini
+    from links.connection import Connection
     from store.permissions import Verb
     from store.spool import Octets
 
@@ -33,104 +29,6 @@ _STATES_WITHOUT_VALUES = (engine.ACCEPTED, engine.RELEASED)
 NONE: Mapping[engine.Pointer, bytes] = MappingProxyType({})
 
 
-class Carrier(Protocol):
-    """The connection of a link, as links see it."""
-
-    service: Service
-    output: Output
-    dispositions: Dispositions
-    #: unique in this process
-    number: int
-    pointer: engine.Pointer
-    transport: engine.Pointer
-    #: the client's name for itself, and its network address
-    container: str
-    peer: str
-    open: bool
-    #: either side has closed it
-    closing: bool
-    dirty: bool
-    addresses_made: int
-    #: how many links the peer posts on
-    posting: int
-    parked: Parked
-    #: it is not read until there is room again
-    paused: bool
-    #: how many links we have closed, and the peer has not, in the middle of a delivery
-    incomplete: int
-    #: links that stopped because too much waits to be written, and those that stopped because too much is unsettled
-    starved: dict[Sending, None]
-    held_back: dict[Sending, None]
-    #: a piece of a large message is being read for it
-    asking: bool
-
-    @property
-    def endpoints(self) -> Endpoints: ...
-
-    def asked(self, link: engine.Pointer) -> Termini | None:
-        """What its attach says of its termini, and the engine does not show; None: the peer has no such link."""
-
-    def say_state(self, link: engine.Pointer) -> None:
-        """Write a flow with the link's state behind what the engine has to write."""
-
-    #: as which the client has logged in, and its id; None: as none
-    user: str | None
-    user_id: str | None
-
-    def may(self, verb: Verb, name: str) -> bool: ...
-
-    def may_ever(self, verb: Verb) -> bool: ...
-
-    def need(self, verb: Verb, name: str) -> None:
-        """:raises Refusal: its user may not."""
-
-    def mark(self) -> None:
-        """It may have something to write."""
-
-    def force_close(self, condition: Condition, description: str) -> None: ...
-
-    def hold_back(self, link: Sending) -> None: ...
-
-    def resume(self) -> None: ...
-
-    @property
-    def must_pause(self) -> bool: ...
-
-
-class Endpoints(Protocol):
-    """The links of a connection, as each of them sees it."""
-
-    #: dynamic addresses, which live as long as the connection at most, by the link that made them
-    dynamic: dict[engine.Pointer | Identity, Address]
-
-    def made(self, name: str) -> bool:
-        """Whether it is the name of a dynamic address of this connection."""
-
-    def attached(self, link: Link) -> None:
-        """It replaces the link with the same pointer, such as the one that waited for the store."""
-
-    def attach_source(self, pointer: engine.Pointer) -> None:
-        """Answer an attach with filters that has waited for its turn."""
-
-    def detach(self, link: Link) -> None:
-        """Close a link from our side; its condition is set already."""
-
-    def refused(self, pointer: engine.Pointer, undecided: Mapping[engine.Pointer, bytes] = NONE) -> None:
-        """We have closed a link; it keeps its handle until the peer has closed it."""
-
-    def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None: ...
-
-
-class Sending(Protocol):
-    """A link that sends, and that stops while its connection has too much to write, or unsettled."""
-
-    def fed(self) -> None:
-        """Something was written: look again whether more may be sent."""
-
-    def held_no_more(self) -> None:
-        """Less is unsettled: look again whether more may be sent."""
-
-
 #: user, container (the connection where it has no id), whether the peer sends, and name: what makes it the same link on
 #: another connection (part 2, 2.6.1)
 Identity = tuple[str | None, str, bool, str]
@@ -139,16 +37,16 @@ Identity = tuple[str | None, str, bool, str]
 class Link:
     """Code that waited for the store checks ``open`` before it uses ``pointer``."""
 
-    __slots__ = ("_looked", "connection", "departure", "identity", "name", "open", "pointer", "right", "session")
+    __slots__ = ("_channels", "connection", "departure", "identity", "name", "open", "pointer", "right", "session")
 
-    #: see :class:`links.steps.Link`
+    #: octets of a message that is taken at once where it is whole; below 0: none is
     takes: int = -1
     #: once it has ended: what it left of what a client may retire, with the id of the transaction that has it, or none
     undecided: Mapping[engine.Pointer, bytes] = NONE
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
+    def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
         self.connection = connection
-        self._looked = connection.dispositions
+        self._channels = connection.guard.channels
         self.departure = Departure.LOST
         self.pointer = pointer
         self.session = engine.link_session(pointer)
@@ -167,12 +65,17 @@ class Link:
     def complete(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
     ) -> bool:
+        """A message was taken. ``txn_id``: of a transactional state, where it is as long as ours. True: the link asks
+        itself for what is to be written about it to be written.
+        """
         raise NotImplementedError
 
     def on_delivery(self, delivery: engine.Pointer) -> bool | None:
+        """All else that is reported of a delivery. True: as above."""
         raise NotImplementedError
 
     def on_flow(self) -> None:
+        """The peer's flow, or a transfer that the engine has written. The link asks for what is to be written."""
         raise NotImplementedError
 
     def lost(self) -> None:
@@ -227,7 +130,7 @@ class Link:
         if self.connection.output.hold_state(delivery, octets):
             return True
         text = "large states of deliveries take too much memory (limits.memory_bytes): say less, or of fewer at once"
-        self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+        self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.RESOURCE_LIMIT_EXCEEDED, text)
         return False
 
 
@@ -250,7 +153,7 @@ class Attaching(Link):
         self.connection.parked.forget(self)
 
 
-def copy_source(connection: Carrier, pointer: engine.Pointer) -> None:
+def copy_source(connection: Connection, pointer: engine.Pointer) -> None:
     """The peer's source in our answer, also where it has no address: the engine takes such a one for none."""
     source, asked = engine.link_source(pointer), connection.asked(pointer)
     engine.terminus_copy(source, engine.link_remote_source(pointer))
@@ -260,15 +163,15 @@ def copy_source(connection: Carrier, pointer: engine.Pointer) -> None:
             answer_default_outcome(connection, pointer, asked.default_outcome)
 
 
-def answer_default_outcome(connection: Carrier, pointer: engine.Pointer, outcome: Outcome) -> None:
+def answer_default_outcome(connection: Connection, pointer: engine.Pointer, outcome: Outcome) -> None:
     """The answer to the attach, which is not written yet, says that our source has this default-outcome."""
     properties = engine.terminus_properties(engine.link_source(pointer))
-    marked = amending.with_default_outcome(performatives.encoded(outcome), engine.encoded_short(properties) or b"")
+    marked = frames.with_default_outcome(performatives.encoded(outcome), engine.encoded_short(properties) or b"")
     engine.put_octets(marked, properties)
-    connection.output.amending.due = True
+    connection.output.frames.due = True
 
 
-def copy_target(connection: Carrier, pointer: engine.Pointer) -> None:
+def copy_target(connection: Connection, pointer: engine.Pointer) -> None:
     """The same of its target."""
     target, asked = engine.link_target(pointer), connection.asked(pointer)
     engine.terminus_copy(target, engine.link_remote_target(pointer))
@@ -299,7 +202,9 @@ class Refused(Link):
 
     __slots__ = ("_incomplete", "undecided")
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer, undecided: Mapping[engine.Pointer, bytes]) -> None:
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, undecided: Mapping[engine.Pointer, bytes]
+    ) -> None:
         super().__init__(connection, pointer)
         self.open = False
         self.undecided = undecided
@@ -322,8 +227,8 @@ class Refused(Link):
                 self.connection.mark()
                 self.lost()
             return
-        if self._looked.largest:
-            self._room_for_state(delivery, self._looked.largest)
+        if self._channels.largest:
+            self._room_for_state(delivery, self._channels.largest)
         taken = self.undecided.get(delivery)
         if taken is not None:
             self._not_taken(delivery, taken)
@@ -339,7 +244,7 @@ class Refused(Link):
         self._incomplete = False
 
 
-def refuse_attach(connection: Carrier, pointer: engine.Pointer, refusal: Refusal) -> None:
+def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refusal) -> None:
     """Answer an attach with a null terminus, then close the link (part 2, section 2.6.3)."""
     if engine.link_is_receiver(pointer):
         engine.terminus_set_type(engine.link_target(pointer), engine.UNSPECIFIED)

@@ -18,6 +18,7 @@ from coordinator.codec.selectors import Selector
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import now_micros
 from links import container, engine, steps
+from links.close_reason import CloseReason
 from links.link import Link, answer_default_outcome, answer_terminus, copy_target
 from links.output import MOST_HANDED
 from store.codec.encoding import DecodeError, decode, encode_map, pairs
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from links.link import Carrier
+    from links.connection import Connection
 
 
 # Links on which the service sends: their answer to the attach, their credit, and when they wait (rules P5, P8).
@@ -42,7 +43,7 @@ class Delivering(Link):
     __slots__ = ("_drains", "_owes_flow", "credit", "draining")
 
     def __init__(
-        self, connection: Carrier, pointer: engine.Pointer, address: str, filters: bytes, *, lasts: bool = False
+        self, connection: Connection, pointer: engine.Pointer, address: str, filters: bytes, *, lasts: bool = False
     ) -> None:
         """Answer the attach. ``filters``: those that are honoured, an encoded map. ``lasts``: the source outlives the
         link.
@@ -103,7 +104,8 @@ class Delivering(Link):
         """Whether the peer, the receiver of this link, has sent a transfer itself. That closes the connection."""
         if engine.link_current(self.pointer) == engine.NULL:  # our own deliveries are complete at once
             return False
-        self.connection.force_close(Condition.NOT_ALLOWED, f"a transfer from the receiver of the link {self.name!r}")
+        text = f"a transfer from the receiver of the link {self.name!r}"
+        self.connection.force_close(CloseReason.PROTOCOL_ERROR, Condition.NOT_ALLOWED, text)
         return True
 
     def drained(self) -> None:
@@ -175,7 +177,7 @@ class Outgoing(Delivering):
 
     def __init__(
         self,
-        connection: Carrier,
+        connection: Connection,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,

@@ -7,19 +7,18 @@ While a peer leaves too much unread, its connection is not read either: each fra
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
 from links import engine
-from links.amending import Amending
-from links.said import Said
+from links.close_reason import CloseReason
+from links.frames import SentFrames
 
 if TYPE_CHECKING:
-    import socket as sockets
-    from collections.abc import Callable, Collection, Iterable, Sized
+    from collections.abc import Callable, Iterable
 
-    from coordinator.service import Service
+    from links.connection import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -37,49 +36,20 @@ def _buffer_octets(octets: int) -> int:
     return _BESIDES + (1 << octets.bit_length())
 
 
-class Carrier(Protocol):
-    """The connection whose octets these are."""
-
-    transport: engine.Pointer
-    socket: sockets.socket
-    service: Service
-    open: bool
-    paused: bool
-
-    @property
-    def sessions(self) -> Collection[engine.Pointer]: ...
-
-    @property
-    def held_back(self) -> Sized:
-        """Links that stopped because too much is unsettled."""
-
-    def go_on_held_back(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def mark(self) -> None: ...
-
-    def watch_socket(self) -> None:
-        """Wait for input, or for room to write, as the connection now needs."""
-
-    def close(self) -> None: ...
-
-
 class Output:
     """``writing``: the socket takes no more for now."""
 
     __slots__ = (
         "_asked", "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "_unsettled",
-        "amending", "handed", "posted", "put_off", "said", "unread", "writing",
+        "frames", "handed", "posted", "put_off", "unread", "writing",
     )  # fmt: skip
 
-    def __init__(self, connection: Carrier) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.writing = False
         #: taken out of the engine, and not by the socket yet
         self.unread = bytearray()
-        self.said = Said()
-        self.amending = Amending(connection.service.bounds.handle_max)
+        self.frames = SentFrames(connection.service.bounds.handle_max)
         #: each makes a frame that the engine cannot be asked for, once the engine has nothing to write; by what it is
         #: about, so that a peer that asks again before it is answered takes no more memory
         self._asked: dict[object, Callable[[], bytes]] = {}
@@ -207,7 +177,7 @@ class Output:
 
     def write(self) -> None:
         connection = self._connection
-        if self.amending.due:
+        if self.frames.due:
             self._set_aside()
         if self.unread and not self._write_unread():
             self._set_aside()
@@ -220,7 +190,7 @@ class Output:
             size = pending(transport)
             if size <= 0:
                 if size < 0:
-                    connection.close()
+                    connection.close(CloseReason.PROTOCOL_ERROR)
                     return
                 if self.handed:  # the rest waits for the windows of the peer
                     self.handed = sum(map(engine.session_outgoing_bytes, connection.sessions))
@@ -236,10 +206,10 @@ class Output:
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError:
-                connection.close()
+                connection.close(CloseReason.CLIENT_GONE)
                 return
             if sent:
-                self.said.hear(engine.write_view[:sent])
+                self.frames.observe(engine.write_view[:sent])
                 pop(transport, sent)
             if sent < size:
                 self._moved = time.monotonic()
@@ -261,7 +231,7 @@ class Output:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            connection.close()
+            connection.close(CloseReason.CLIENT_GONE)
             return False
         self._moved = time.monotonic()
         del self.unread[:sent]
@@ -275,16 +245,17 @@ class Output:
         connection = self._connection
         if not connection.open:
             return
-        transport, taken = connection.transport, bytearray()
+        transport, taken, rewrites = connection.transport, bytearray(), self.frames.due
         size = engine.transport_pending(transport)
         while size > 0:
             size = engine.transport_peek(transport, engine.write_buffer, min(size, engine.READ_ROOM))
-            self.said.hear(engine.write_view[:size])
+            if not rewrites:
+                self.frames.observe(engine.write_view[:size])
             taken += engine.write_view[:size]
             engine.transport_pop(transport, size)
             size = engine.transport_pending(transport)
         # what was begun is whole: all before was taken out of the engine, too
-        self._add_unread(self.amending.amended(bytes(taken)) if self.amending.due else taken)
+        self._add_unread(self.frames.rewrite_outgoing(bytes(taken)) if rewrites else taken)
         if size == 0:
             self._add_asked()
 

@@ -6,14 +6,15 @@ other connections nothing; when a link is detached, its question is dropped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from coordinator.errors import Condition, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.service import Service
+    from links.connection import Connection
+    from links.link import Attaching
 
 T = TypeVar("T")
 
@@ -26,27 +27,12 @@ _ATTACH_OCTETS = 1500
 _ASKED_AT_ONCE = 2
 
 
-class Carrier(Protocol):
-    """The connection whose posts and attaches wait."""
-
-    service: Service
-    paused: bool
-
-    def resume(self) -> None: ...
-
-
-class Attaching(Protocol):
-    """A link that is not attached yet; ``open`` is false once the peer has detached it."""
-
-    open: bool
-
-
 class Parked:
     """``octets``: memory of what waits, which the account of all connections counts, too."""
 
     __slots__ = ("_asked", "_going_on", "_waiting", "connection", "octets")
 
-    def __init__(self, connection: Carrier) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.octets = 0
         self._asked = 0

@@ -20,7 +20,7 @@ from store.permissions import Verb
 
 if TYPE_CHECKING:
     from coordinator.transaction import Transaction
-    from links.link import Carrier
+    from links.connection import Connection
     from store.spool import Octets
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ _MOST_IN_ENGINE = 1 << 16
 _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
-def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
+def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     """A client wants to post: find or make the address, then answer and grant credit."""
     target = engine.link_remote_target(pointer)
     service = connection.service
@@ -98,7 +98,7 @@ class Posting(Incoming):
     )
 
     def __init__(
-        self, connection: Carrier, pointer: engine.Pointer, address: Address | None, continues: bool, rejects: bool
+        self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool, rejects: bool
     ) -> None:
         service = connection.service
         super().__init__(connection, pointer, service.bounds.link_credit, int(service.limits.max_message_size_bytes))

@@ -22,7 +22,8 @@ import structlog
 from coordinator.errors import Condition
 from coordinator.retirement import Departure
 from links import engine, steps
-from links.connection import Connection, may_have, refuse
+from links.close_reason import CloseReason
+from links.connection import Connection, refuse
 from links.crowd import Crowd
 from links.endpoints import Attaches
 from links.greeting import Greeting
@@ -179,10 +180,8 @@ class Ticks:
         now = time.monotonic()
         idle = connection.service.limits.idle_timeout_seconds
         if connection.output.is_stuck(idle):
-            log.info(
-                "connection closed: its peer reads nothing", peer=connection.peer, unread=len(connection.output.unread)
-            )
-            self._reactor.close(connection)
+            unread = len(connection.output.unread)
+            self._reactor.close(connection, CloseReason.CLIENT_READS_NOTHING, unread=unread)
             return
         if connection.paused and not connection.must_pause:  # in case what it was paused for ended unnoticed
             self._reactor.call_later(0, connection.resume)
@@ -208,9 +207,7 @@ class Ticks:
         """What opens it may lie in the socket: this process may have been stopped."""
         self._reactor.read(connection)
         if self._unopened.pop(connection, None) is not None:
-            seconds = connection.service.bounds.opening_seconds
-            log.info("connection closed: it was not opened in time", seconds=seconds, peer=connection.peer)
-            self._reactor.close(connection)
+            self._reactor.close(connection, CloseReason.NOT_OPENED)
 
 
 # A defect of ours costs one connection, not the worker (P14): finds out which connection.
@@ -370,7 +367,7 @@ class Reactor(Loop):
         #: attaches that have filters to be read
         self.attaches = Attaches(self)
         self._ticks = Ticks(self)
-        self.crowd: Crowd[Connection] = Crowd()
+        self.crowd = Crowd()
         self.leaving = Leaving(self)
         self.shares = Shares()
 
@@ -403,7 +400,7 @@ class Reactor(Loop):
                 self._add(connection)
                 surplus = self.crowd.came(connection)
                 if surplus is not None:
-                    self.close(surplus)
+                    self.close(*surplus)
 
         def accept_again() -> None:
             if listener in self._listeners:
@@ -424,10 +421,11 @@ class Reactor(Loop):
     def opened(self, connection: Connection) -> None:
         self._ticks.opened(connection)
 
-    def close(self, connection: Connection) -> None:
+    def close(self, connection: Connection, reason: CloseReason, **more: object) -> None:
         """Close the socket and free all. Another connection may have the same descriptor right after."""
         if not connection.open:
             return
+        connection.ends(reason, **more)
         self._let_go(connection)
         self._free(connection)
 
@@ -508,7 +506,8 @@ class Reactor(Loop):
             self._abandon(connection)
             return
         try:
-            connection.force_close(Condition.INTERNAL_ERROR, "an internal error; the service's log says more")
+            text = "an internal error; the service's log says more"
+            connection.force_close(CloseReason.INTERNAL_ERROR, Condition.INTERNAL_ERROR, text)
         except Exception:
             log.exception("internal error", what="force_close", peer=connection.peer)
             self._abandon(connection)
@@ -516,6 +515,7 @@ class Reactor(Loop):
     def _abandon(self, connection: Connection) -> None:
         """Close its socket now. Its part of the engine may be in use by a caller, and is freed in the next turn."""
         if connection.open:
+            connection.ends(CloseReason.INTERNAL_ERROR)
             self.call_later(0, partial(self._free, connection))
             connection.endpoints.depart(Departure.ENDED)
             try:
@@ -575,7 +575,7 @@ class Reactor(Loop):
         except OSError:
             size = 0
         if size == 0:
-            self.close(connection)
+            self.close(connection, CloseReason.CLIENT_GONE)
             return
         if 2 * size > connection.read_room:  # not just all: TLS gives less than there is room for
             connection.read_room = min(2 * connection.read_room, engine.READ_ROOM)
@@ -587,15 +587,14 @@ class Reactor(Loop):
 
     def _push(self, connection: Connection, size: int) -> None:
         """Octets from the beginning of the buffer."""
-        if may_have(connection, engine.read_view[:size]):
-            self._feed(connection, bytes(engine.read_view[:size]), engine.read_buffer)
+        self._feed(connection, bytes(engine.read_view[:size]), engine.read_buffer)
 
     def _feed(self, connection: Connection, read: bytes, buffer: engine.Pointer) -> None:
         """What the engine may have of it."""
-        transport, look = connection.transport, connection.look
+        transport, guard = connection.transport, connection.guard
         push = engine.transport_push
-        for octets, length in look.pieces(read, buffer):
-            at, quiet = 0, look.plain
+        for octets, length in guard.filter(read, buffer):
+            at, quiet = 0, guard.plain
             while at < length:
                 taken = push(transport, octets + at, length - at)
                 quiet = self.drain_events() and quiet
@@ -610,13 +609,13 @@ class Reactor(Loop):
             if at < length or engine.transport_capacity(transport) < 0:
                 refuse(connection)
                 return
-        if look.waits:
+        if guard.waits:
             self._pause(connection)
 
     def go_on(self, connection: Connection) -> None:
         """With what has waited; then read on."""
-        if connection.open and connection.look.waits:
-            held = connection.look.held()
+        if connection.open and connection.guard.waits:
+            held = connection.guard.held()
             self._feed(connection, held, engine.buffer_of(held))
             self.resume(connection)
 
@@ -629,7 +628,7 @@ class Reactor(Loop):
             with suppress(OSError):  # the socket's buffer is still empty
                 connection.socket.send(answer)
         if greeting.failed:
-            self.close(connection)
+            self.close(connection, CloseReason.LOGIN_FAILED)
             return 0
         if greeting.waiting:  # what the peer sends meanwhile stays in its socket
             self._pause(connection)
@@ -678,7 +677,7 @@ class Reactor(Loop):
 
     def _serve(self, connection: Connection, events: int) -> None:
         if events & _GONE and connection.paused:
-            self.close(connection)
+            self.close(connection, CloseReason.CLIENT_GONE)
             return
         if events & ~_OUT:
             self.read_in_turn(connection)

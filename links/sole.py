@@ -12,20 +12,17 @@ import termios
 import time
 from contextlib import suppress
 from fcntl import ioctl
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-import structlog
 from proton import symbol, uint
 
 from coordinator.errors import Condition, Refusal
 from links import container, engine, values
+from links.close_reason import CloseReason
 from store.codec.encoding import DecodeError, decode, pairs, skip
 
 if TYPE_CHECKING:
-    from coordinator.service import Service
-    from links.output import Output
-
-log = structlog.get_logger(__name__)
+    from links.connection import Connection
 
 _REFUSE_CONNECTION, _CLOSE_EXISTING = 0, 1
 _WEAK = 1
@@ -72,31 +69,10 @@ def policy(connection: engine.Pointer) -> int | None:
     return _CLOSE_EXISTING if found else _REFUSE_CONNECTION
 
 
-class Carrier(Protocol):
-    """The connection that is to be its container's only one."""
-
-    service: Service
-    output: Output
-    socket: socket.socket
-    number: int
-    user_id: str | None
-    container: str
-    peer: str
-    open: bool
-
-    def admit(self) -> None: ...
-
-    def refuse_open(self, refusal: Refusal, *, field: str) -> None: ...
-
-    def force_close(self, condition: Condition, description: str, info: dict[object, object]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Sole:
     """Claims the container for ``connection``, whose open waits for the answer to the claim."""
 
-    def __init__(self, connection: Carrier, asked: int) -> None:
+    def __init__(self, connection: Connection, asked: int) -> None:
         self._connection = connection
         self._policy = asked
         self._probing = False
@@ -112,7 +88,7 @@ class Sole:
         if refusal is None:
             self._connection.admit()
         else:
-            self._connection.refuse_open(refusal, field="container-id")
+            self._connection.refuse_open(CloseReason.SOLE_CONNECTION, refusal, field="container-id")
 
     def release(self) -> None:
         self._claim.release()
@@ -121,6 +97,7 @@ class Sole:
         connection = self._connection
         if self._policy == _CLOSE_EXISTING:
             connection.force_close(
+                CloseReason.SOLE_CONNECTION,
                 Condition.RESOURCE_LOCKED,
                 "another connection of the container was opened; this one asked for close-existing",
                 {symbol("sole-connection-enforcement"): True},
@@ -151,8 +128,7 @@ class Sole:
         elif passed < _ANSWER_SECONDS:
             connection.service.loop.call_later(_LOOK_SECONDS, lambda: self._look(since))
         else:
-            log.info("connection closed: its host is gone", peer=connection.peer, container=connection.container)
-            connection.close()
+            connection.close(CloseReason.HOST_GONE)
 
 
 def _waiting(sock: socket.socket) -> int:

@@ -20,7 +20,7 @@ from store.permissions import Verb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from links.link import Carrier
+    from links.connection import Connection
     from store.errors import StoreError
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
-def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
+def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
     """A client wants to consume or browse: find or make the address, then answer."""
     source = engine.link_remote_source(pointer)
     name = engine.address_of(source) or ""
@@ -56,7 +56,7 @@ class _Wanted:
     its link takes the place of ``_attaching``.
     """
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
+    def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
         self.connection = connection
         self._service = connection.service
         self._pointer = pointer

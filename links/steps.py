@@ -4,7 +4,7 @@ there (``_steps.c``); the functions here are its twins, and say what it does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import cproton_ffi
 from cproton_ffi import ffi
@@ -16,25 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
-
-class Link(Protocol):
-    """What is done about the events of a link."""
-
-    #: octets of a message that is taken at once where it is whole; below 0: none is
-    takes: int
-
-    def complete(
-        self, delivery: engine.Pointer, message: bytes, state: int, settled: bool, txn_id: bytes | None, /
-    ) -> bool:
-        """A message was taken. ``txn_id``: of a transactional state, where it is as long as ours. True: the link asks
-        itself for what is to be written about it to be written.
-        """
-
-    def on_delivery(self, delivery: engine.Pointer, /) -> bool | None:
-        """All else that is reported of a delivery. True: as above."""
-
-    def on_flow(self) -> None:
-        """The peer's flow, or a transfer that the engine has written. The link asks for what is to be written."""
+    from links.link import Link
 
 
 #: Octets of a message that is taken at once, and fewer.

@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from coordinator.login.logins import peer_of
+from links.close_reason import CloseReason
 from links.output import Output
 
 log = structlog.get_logger(__name__)
@@ -83,12 +84,15 @@ class TlsSocket(socket.socket):
             self.must_read()
         if not self.flush():
             if self._greeted and len(self._unsent) > _MOST_UNSENT:
-                log.info("connection failed", peer=peer_of(self), why="TLS: it asks for answers, and reads none")
+                self._fails("it asks for answers, and reads none")
                 return 0
             self.must_write()
         if not taken and not ended:
             raise BlockingIOError
         return taken
+
+    def _fails(self, why: str) -> None:
+        log.info("connection failed", reason=CloseReason.TLS_FAILED.value, peer=peer_of(self), why=f"TLS: {why}")
 
     def _decrypt_new(self, octets: bytes, view: memoryview, room: int) -> tuple[int, bool]:
         """As :meth:`_decrypt`, what was just read; none: the end."""
@@ -123,7 +127,7 @@ class TlsSocket(socket.socket):
             return taken, True
         except ssl.SSLError as error:
             why = _reason(error)
-            log.info("connection failed", peer=peer_of(self), why=f"TLS: {why}")
+            self._fails(why)
             if self.distrusted is not None and (isinstance(error, ssl.SSLCertVerificationError) or why == _NOT_SHOWN):
                 self.distrusted(why)
             return taken, True

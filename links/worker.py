@@ -25,6 +25,7 @@ from coordinator.process.telling import Telling
 from coordinator.service import Service
 from coordinator.settings import Endpoint, Settings
 from coordinator.version import VERSION
+from links.close_reason import CloseReason
 from links.connection import Connection
 from links.reactor import Reactor
 from links.tls import TlsSocket
@@ -69,7 +70,7 @@ class Starving:
         told = [each for each in self._reactor.connections if each.opened and not each.closing]
         log.error("the database has no connection left: clients are refused", clients=len(told))
         for connection in told:
-            connection.force_close(_REFUSAL.condition, _REFUSAL.description)
+            connection.force_close(CloseReason.NO_DATABASE_CONNECTION, _REFUSAL.condition, _REFUSAL.description)
 
 
 log = structlog.get_logger(__name__)
@@ -253,7 +254,8 @@ class _Ending:
             self._reactor.call_later(0.01, self._wait)
             return
         for connection in list(self._reactor.connections):
-            connection.force_close(Condition.CONNECTION_FORCED, "the service is stopping; connect again")
+            text = "the service is stopping; connect again"
+            connection.force_close(CloseReason.SERVICE_STOPS, Condition.CONNECTION_FORCED, text)
         self._finish()
 
     def _finish(self) -> None:

@@ -86,7 +86,7 @@ def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(message, "_scan", None)
         patch.setattr(arrays, "_pack_fixed", None)
         patch.setattr(arrays, "_pack_varying", None)
-        for name in ("plain", "small", "unnoted"):
+        for name in ("plain", "unnoted"):
             patch.setattr(frames, name, getattr(frames, f"_{name}_in_python"))
         yield
 

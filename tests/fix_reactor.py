@@ -12,6 +12,7 @@ from sqlalchemy import Connection as StoreConnection
 from coordinator.address.addresses import AddressPolicy
 from coordinator.service import Service
 from coordinator.settings import Settings
+from links.close_reason import CloseReason
 from links.connection import Connection
 from links.reactor import Reactor
 from store import recovery
@@ -42,7 +43,7 @@ def service_and_port(
         reactor.stop()
         thread.join()
         for connection in list(reactor.connections):
-            reactor.close(connection)
+            reactor.close(connection, CloseReason.SERVICE_STOPS)
         reactor.leaving.close()
         service.close()
         listener.close()

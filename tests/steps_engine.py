@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from links import engine
-from tests.look_engine import Output
+from tests.guard_engine import Output
 from tests.wire.frames import (
     AMQP_HEADER,
     RECEIVER,
@@ -28,7 +28,7 @@ MOST = 1000
 
 
 class Link:
-    """As of :class:`links.steps.Link`; what it is called with, and which link it is, goes to the engine's list."""
+    """As of :class:`links.link.Link`; what it is called with, and which link it is, goes to the engine's list."""
 
     takes = MOST
 

@@ -110,7 +110,7 @@ def test_of_those_that_are_not_open_one_of_the_host_that_has_the_most_is_closed(
     silent = [connect(hosts[0]) for _ in range(8)]
 
     def closed(line: dict[str, object]) -> bool:
-        return str(line.get("event", "")).startswith("connection closed: too many are not open")
+        return line.get("reason") == "too-many-not-opened"
 
     service.wait_for(closed, since=seen)
     for each in silent:

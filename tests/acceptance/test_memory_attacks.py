@@ -128,7 +128,7 @@ def test_a_peer_that_reads_nothing_is_closed() -> None:
     """It is closed when it has left too much unread for the idle time; one that reads again in time is served on."""
     with running_service({"bounds.unread_bytes": "65536", "limits.idle_timeout_seconds": "5"}) as service:
         with attacking(service, attacks.read_nothing):
-            service.wait_for(lambda line: line.get("event") == "connection closed: its peer reads nothing")
+            service.wait_for(lambda line: line.get("reason") == "client-reads-nothing")
         peer = Peer(service.port)
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.open(idle_time_out=None)

@@ -179,7 +179,7 @@ def test_a_connection_whose_host_is_silent_gives_way(dial_to: DialTo, service: S
     silence(first.socket)
     since = len(service.log_lines())
     assert is_admitted(opened(second, address, **alone()))
-    gone = service.wait_for(lambda line: line.get("event") == "connection closed: its host is gone", since=since)
+    gone = service.wait_for(lambda line: line.get("reason") == "host-gone", since=since)
     assert gone["container"] == address
 
 

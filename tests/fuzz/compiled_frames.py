@@ -20,7 +20,7 @@ _TAGGED = (b"\xa0\x01t\x43", b"\xa0\x01t\x43", b"\xa0\x20" + bytes(32) + b"\x52\
 
 
 class Session:
-    """As of :class:`links.frames.Session`."""
+    """A session of ours, as far as it is counted."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -81,7 +81,8 @@ class Frames:
     def _list(self, count: int, fields: bytes) -> bytes:
         if self._random.random() < 0.5:
             return b"\xc0" + bytes((len(fields) + 1, count)) + fields
-        return b"\xd0" + (len(fields) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + fields
+        size = self._random.choice((len(fields) + 4, len(fields) + 4, 1023, 1024, 1 << 17))
+        return b"\xd0" + size.to_bytes(4, "big") + count.to_bytes(4, "big") + fields
 
     def _changed(self, octets: bytes) -> bytes:
         random = self._random
@@ -110,11 +111,8 @@ def differs(module: Any, random: Random, made: Frames) -> str:
         said.append((passed, [(each.received, each.delivery, told.get(each)) for each in each_of.values()]))
     if said[0] != said[1]:
         return f"plain frames of {octets!r} from {at}: {said[0]} compiled, {said[1]} in Python"
-    little, head = random.choice(((80, 1068), (20, 60)))
-    small = [form(memoryview(octets), at, little, head) for form in (module.small, frames._small_in_python)]
-    if small[0] != small[1]:
-        return f"small states of {octets!r} from {at}: {small[0]} compiled, {small[1]} in Python"
-    unnoted = [_unnoted(form, octets, at) for form in (module.unnoted, frames._unnoted_in_python)]
+    rewrites = random.random() < 0.5
+    unnoted = [_unnoted(form, octets, at, rewrites) for form in (module.unnoted, frames._unnoted_in_python)]
     if unnoted[0] != unnoted[1]:
         return f"frames of ours, {octets!r} from {at}: {unnoted[0]} compiled, {unnoted[1]} in Python"
     return ""
@@ -123,9 +121,9 @@ def differs(module: Any, random: Random, made: Frames) -> str:
 _HANDLES = (b"\x43", b"\x52\x01", b"\x70\x00\x00\x00\x01")
 
 
-def _unnoted(form: Any, octets: bytes, at: int) -> object:
+def _unnoted(form: Any, octets: bytes, at: int, rewrites: bool) -> object:
     sessions = {0: Session(), 1: Session()}
     try:
-        return form(memoryview(octets), at, sessions), [each.sent for each in sessions.values()]
+        return form(memoryview(octets), at, sessions, rewrites), [each.sent for each in sessions.values()]
     except KeyError as error:
         return str(error)

@@ -23,6 +23,7 @@ from tests.wire.peer import Peer
 #: what the service says of peers that do wrong: counted, not kept
 _ROUTINE = frozenset(
     (
+        "connection closed",
         "connection failed",
         "link refused",
         "attach refused",

@@ -23,9 +23,9 @@ class Client:
     user: str | None = None
 
 
-def _opened(crowd: Crowd[Any], peer: str) -> Refusal | None:
+def _opened(crowd: Crowd, peer: str) -> Refusal | None:
     limits = LimitSettings(connections_per_address=1)
-    client = Client(peer, SimpleNamespace(limits=limits, bounds=Bounds(), memory=SimpleNamespace(connections=1)))
+    client: Any = Client(peer, SimpleNamespace(limits=limits, bounds=Bounds(), memory=SimpleNamespace(connections=1)))
     assert crowd.came(client) is None
     return crowd.opens(client)
 
@@ -41,7 +41,7 @@ def _opened(crowd: Crowd[Any], peer: str) -> Refusal | None:
     ],
 )
 def test_a_network_of_ipv6_is_one_host(first: str, second: str, together: bool) -> None:
-    crowd: Crowd[Any] = Crowd()
+    crowd: Crowd = Crowd()
     assert _opened(crowd, first) is None
     refused = _opened(crowd, second)
     assert (refused is not None and "limits.connections_per_address" in refused.description) is together

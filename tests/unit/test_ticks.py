@@ -64,7 +64,7 @@ class Reactor:
         if not connection.paused:
             connection.readable = True
 
-    def close(self, connection: Any) -> None:
+    def close(self, connection: Any, _reason: object, **_more: object) -> None:
         self.did.append("close")
 
 
@@ -100,8 +100,8 @@ def test_a_connection_that_is_paused_is_not_read() -> None:
 
 def _unopened(reactor: Reactor, number: int, seconds: float) -> None:
     """A connection begins whose peer has so many seconds to open it."""
-    limits = SimpleNamespace(opening_seconds=seconds)
-    connection: Any = Peer(number=number, ticks=0, open=False, peer="a peer", service=SimpleNamespace(limits=limits))
+    bounds = SimpleNamespace(opening_seconds=seconds)
+    connection: Any = Peer(number=number, ticks=0, open=False, peer="a peer", service=SimpleNamespace(bounds=bounds))
     reactor.ticks.begin(connection)
 
 

@@ -1,37 +1,34 @@
-"""A look at what a peer sends, before the engine has it: frames that would break more than the standard says are kept
-from it, and what the standard says is done instead (:mod:`links.channels`).
+"""The guard before the engine: it cuts what a peer sends into frames, keeps those from the engine that would break more
+than the standard says, or take too much memory, and has done what the standard says instead (:mod:`links.channels`).
 """
 
 from __future__ import annotations
 
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol
-
-import structlog
+from typing import TYPE_CHECKING
 
 from coordinator.errors import Condition, Refusal
-from links import channels, engine, frames, performatives
-from links.channels import MOST_CREDIT, Before, Broken, Channels
+from links import engine, frames, performatives
+from links.channels import MOST_CREDIT, MOST_OF_TRANSFER, Before, Broken, Channels
+from links.close_reason import CloseReason
 from links.performatives import ATTACH, CLOSE, FLOW, OPEN, TRANSFER, Performative
 from store.codec.encoding import DecodeError, encode_uint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from links.dispositions import Dispositions
+    from links.connection import Connection
 
     #: Until where the engine gets what came before, what it gets in place of the frame, from where on it gets the rest,
     #: and what is done before that.
     Cut = tuple[int, bytes, int, Callable[[], None]]
 
-log = structlog.get_logger(__name__)
-
 _SIZE = Struct(">I")
 _HEADER = 8
 _SMALLEST_OFFSET = 2
-#: octets of a transfer before its message, which :mod:`links.dispositions` bounds, with what may stand before them
-_HEAD_OF_TRANSFER = 4 * 255 + 1200
+#: octets of a transfer before its message, with what may stand before them
+_HEAD_OF_TRANSFER = 4 * 255 + 176 + MOST_OF_TRANSFER
 #: the window of a flow without next-incoming-id counts from our first id, which is 0 (part 2, section 2.5.6)
 _FROM_THE_FIRST = {0: encode_uint(0)}
 _AN_OPEN = b"\x00\x00\x00\x10\x02\x00\x00\x00\x00\x53\x10\xc0\x03\x01\xa1\x00"
@@ -43,22 +40,8 @@ _TRANSFERS = (
 )
 
 
-class Carrier(channels.Carrier, Protocol):
-    """The connection whose input this is."""
-
-    peer: str
-    closing: bool
-    dispositions: Dispositions
-
-    @property
-    def opening(self) -> bool:
-        """Its open has come and is not answered yet."""
-
-    def force_close(self, condition: Condition, description: str) -> None: ...
-
-
-class Look:
-    """At what one peer sends, from its protocol header on. ``most``: our max-frame-size; ``handle_max``: of our
+class FrameGuard:
+    """Filters what one peer sends, from its protocol header on. ``most``: our max-frame-size; ``handle_max``: of our
     begins.
     """
 
@@ -77,7 +60,7 @@ class Look:
         "waits",
     )
 
-    def __init__(self, connection: Carrier, most: int, handle_max: int) -> None:
+    def __init__(self, connection: Connection, most: int, handle_max: int) -> None:
         self._connection = connection
         self._most = most
         self.channels = Channels(connection, handle_max)
@@ -97,8 +80,8 @@ class Look:
         #: what came last was transfers and dispositions alone, and nothing is to be done about any
         self.plain = False
 
-    def pieces(self, octets: bytes, buffer: engine.Pointer) -> Iterator[tuple[engine.Pointer, int]]:
-        """What the engine may have of these octets, which ``buffer`` has too, with how many they are.
+    def filter(self, octets: bytes, buffer: engine.Pointer) -> Iterator[tuple[engine.Pointer, int]]:
+        """Yield what the engine may have of these octets, which ``buffer`` has too, with how many they are.
 
         Between two pieces the engine's events are handled. ``bytes``, no view: a view that the collector of garbage
         clears while cffi has its buffer ends the process.
@@ -110,6 +93,7 @@ class Look:
         end, at = len(octets), self._left
         told = self.channels.told
         told.clear()
+        self.channels.largest = 0
         start = min(at, end) if self._withheld else 0
         self.plain = False
         while at < end and self._goes_on:
@@ -183,10 +167,6 @@ class Look:
         written, end = numbered
         self.channels.by_symbol()
         head = _SIZE.pack(size + body + len(written) - end) + head[4:body] + written
-        try:
-            self._connection.dispositions.also(head)
-        except Refusal as refusal:
-            return at, b"", at + size, partial(self._close, refusal)
         cut = self._judge_head(at, size, head, body)
         if cut is None:
             return at, head, at + end, _nothing
@@ -201,6 +181,9 @@ class Look:
         """The same of the frame that begins with ``head``, whose descriptors are numbers."""
         number, found = int.from_bytes(head[6:8], "big"), None
         try:
+            if _octets_of_transfer(head, body) > MOST_OF_TRANSFER:
+                text = f"a transfer with more than {MOST_OF_TRANSFER} bytes besides its message: say less in its state"
+                raise Broken(Condition.RESOURCE_LIMIT_EXCEEDED, text)
             found = performatives.read(head, body)
             if found is None:
                 return None
@@ -251,8 +234,9 @@ class Look:
         if not self.channels.opened:
             self.channels.open_refused = refusal, ""
         elif not self._connection.closing:
-            log.info("connection refused", peer=self._connection.peer, description=refusal.description)
-            self._connection.force_close(refusal.condition, refusal.description)
+            exceeds = refusal.condition is Condition.RESOURCE_LIMIT_EXCEEDED
+            reason = CloseReason.LIMIT_EXCEEDED if exceeds else CloseReason.PROTOCOL_ERROR
+            self._connection.force_close(reason, refusal.condition, refusal.description)
 
 
 def _as_the_engine_takes_it(flow: Performative) -> bytes:
@@ -270,3 +254,12 @@ def _nothing() -> None:
 def _is_transfer(octets: bytes, at: int) -> bool:
     body = at + 4 * octets[at + 4]
     return octets.startswith(_TRANSFERS, body)
+
+
+def _octets_of_transfer(head: bytes, body: int) -> int:
+    """Return the octets of a transfer's fields, without its message; 0 where it is another frame, or they are few."""
+    for descriptor in _TRANSFERS[:2]:
+        at = body + len(descriptor)
+        if head.startswith(descriptor, body) and head[at : at + 1] == b"\xd0":
+            return int.from_bytes(head[at + 1 : at + 5], "big")
+    return 0

@@ -1,4 +1,4 @@
-"""The look at a peer's frames, and the engine behind it: both know the same, wherever what comes in is cut (P14)."""
+"""The guard of a peer's frames, and the engine behind it: both know the same, wherever what comes in is cut (P14)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from links import engine, frames
 from links.channels import Channel
-from tests.look_engine import Heard, Served
+from tests.guard_engine import Heard, Served
 from tests.model import profiles
 from tests.tables import all_cases
 from tests.wire.frames import (
@@ -218,7 +218,7 @@ def _cut(octets: bytes, random: Random) -> list[bytes]:
 
 
 def _view(served: Served) -> Any:
-    channels = served.look.channels._channels
+    channels = served.guard.channels._channels
     return {
         number: (channel.received, channel.ended, {handle: end.incomplete for handle, end in channel.links.items()})
         for number, channel in channels.items()
@@ -238,19 +238,19 @@ def test_what_the_engine_gets_is_the_same_however_it_is_cut(steps: list[Step], r
     assert cut.refused == whole.refused
     assert cut.failed == whole.failed
     assert _view(cut) == _view(whole)
-    assert len(cut.look.channels.plain) == len(whole.look.channels.plain)
+    assert len(cut.guard.channels.plain) == len(whole.guard.channels.plain)
 
 
 @pytest.mark.rule("P14")
 @given(_steps, st.randoms(use_true_random=False))
 @profiles.of(300)
-def test_the_look_and_the_engine_agree(steps: list[Step], random: Random) -> None:
+def test_the_guard_and_the_engine_agree(steps: list[Step], random: Random) -> None:
     """On which sessions and links there are, and what each has had; and so does what is noted of what is said."""
     served = Served()
     served.hear(_cut(_stream(steps), random), room=random.choice((1, 7, 512, 4096)))
-    if served.failed or served.closing or served.look._refused:
+    if served.failed or served.closing or served.guard._refused:
         return
-    channels = served.look.channels
+    channels = served.guard.channels
     assert not channels._beginning
     assert not channels._attaching
     assert {channel.pointer for channel in channels._channels.values()} == served.sessions
@@ -263,7 +263,7 @@ def test_the_look_and_the_engine_agree(steps: list[Step], random: Random) -> Non
             each.sent,
             {handle: (str(name).partition("\0")[0], role) for (name, role), handle in each.handles.items()},
         )
-        for number, each in served.output.said._sessions.items()
+        for number, each in served.output.frames._sessions.items()
     }
     assert said == {number: (each.sent, each.handles) for number, each in served.output.sessions.items()}
     _same_count(served)
@@ -272,17 +272,17 @@ def test_the_look_and_the_engine_agree(steps: list[Step], random: Random) -> Non
 def _same_count(served: Served) -> None:
     """Of what each session has received, as the engine says it in its flows."""
     wanted = set()
-    for channel in served.look.channels._channels.values():
+    for channel in served.guard.channels._channels.values():
         if channel.ended:
             continue
         for end in channel.links.values():
             if end.sends and served.links[end.pointer].open:
                 engine.link_flow(end.pointer, 1)
                 wanted.add(channel.received)
-    before = len(served.output.frames)
+    before = len(served.output.written)
     served.output.write(1000)
     served.output.read()
-    flows = [each.performative for each in served.output.frames[before:]]
+    flows = [each.performative for each in served.output.written[before:]]
     assert {flow.next_incoming_id for flow in flows if isinstance(flow, Flow)} == wanted
 
 
@@ -307,7 +307,7 @@ def _to_two_consumers() -> Heard:
     )
     served.hear([frame(attach)])
     served.hear([frame(b"")] * 2 * _DELIVERIES)
-    sent = [each.performative for each in served.output.frames]
+    sent = [each.performative for each in served.output.written]
     assert sum(isinstance(each, Transfer) and not each.more for each in sent) == 2 * _DELIVERIES
     return served
 
@@ -446,7 +446,7 @@ def test_which_transfers_are_plain(count: int, fields: bytes, plain: bool, large
 def test_which_dispositions_are_plain(fields: bytes, plain: bool) -> None:
     """Those by a receiver that are whole, and name what was not named."""
     octets, channel = frame(b"\x00\x53\x15" + fields), Channel(0)
-    channels: dict[frames.Key, frames.Channel] = {(b"\x00\x00", None): channel}
+    channels: dict[frames.Key, Channel] = {(b"\x00\x00", None): channel}
     told: frames.Told = {}
     assert frames.plain(octets, 0, channels, told) == (len(octets) if plain else 0)
     assert bool(told) is plain
@@ -478,4 +478,4 @@ def test_what_names_a_delivery_again_is_another_piece(said: list[tuple[int, int,
         for channel, first, last in said
     )
     for _ in range(2):  # what was said in another read does not count
-        assert len(list(served.look.pieces(octets, engine.buffer_of(octets)))) == pieces
+        assert len(list(served.guard.filter(octets, engine.buffer_of(octets)))) == pieces

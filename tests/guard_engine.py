@@ -1,4 +1,4 @@
-"""A connection of the engine behind a look at its input, in the test's process: what the engine gets and reports."""
+"""A connection of the engine behind the guard of its input, in the test's process: what the engine gets and reports."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from cproton_ffi import ffi
 
 from coordinator.errors import Condition, Refusal
 from links import engine, steps
-from links.amending import Amending
-from links.dispositions import Dispositions
-from links.look import Look
-from links.said import Said
+from links.close_reason import CloseReason
+from links.frames import SentFrames
+from links.guard import FrameGuard
 from tests.wire.frames import Attach, Begin, Detach, End, Frame, Transfer, parse
 
 MOST_FRAME, HANDLE_MAX = 4096, 1023
@@ -49,16 +48,15 @@ class _Session:
 
 
 class Output:
-    """What is written: heard by ``said``, and read by ``parse``, which knows nothing of it."""
+    """What is written: observed by ``frames``, and read by ``parse``, which knows nothing of it."""
 
     def __init__(self, transport: engine.Pointer) -> None:
         self._transport = transport
-        self.said = Said()
-        self.amending = Amending(HANDLE_MAX)
+        self.frames = SentFrames(HANDLE_MAX)
         self._asked: dict[object, Callable[[], bytes]] = {}
         self._octets = b""
         self._left = _HEADER
-        self.frames: list[Frame] = []
+        self.written: list[Frame] = []
         #: by the service's channel
         self.sessions: dict[int, _Session] = {}
 
@@ -67,17 +65,18 @@ class Output:
 
     def write(self, room: int) -> None:
         """So many octets at once."""
-        taken = b""
+        taken, rewrites = b"", self.frames.due
         while (size := engine.transport_pending(self._transport)) > 0:
             size = engine.transport_peek(self._transport, engine.write_buffer, min(size, room))
-            self.said.hear(engine.write_view[:size])
+            if not rewrites:
+                self.frames.observe(engine.write_view[:size])
             taken += bytes(engine.write_view[:size])
             engine.transport_pop(self._transport, size)
-        self._octets += self.amending.amended(taken) if self.amending.due else taken
+        self._octets += self.frames.rewrite_outgoing(taken) if rewrites else taken
         for flow in self._asked.values():
             octets = flow()
             if octets:
-                self.frames.append(parse(octets))
+                self.written.append(parse(octets))
         self._asked.clear()
 
     def read(self) -> list[Frame]:
@@ -93,7 +92,7 @@ class Output:
         self._left, self._octets = max(0, at - len(self._octets)), self._octets[at:]
         for found in new:
             self._note(found.channel, found.performative)
-        self.frames += new
+        self.written += new
         return new
 
     def _note(self, channel: int, found: Any) -> None:
@@ -115,10 +114,10 @@ class Served:
     peer = "test"
     opening = False
 
-    def __init__(self) -> None:
+    def __init__(self, most_frame: int = MOST_FRAME) -> None:
         self._events = engine.collector()
         self.transport, self.pointer = engine.new_connection(
-            self._events, max_frame=MOST_FRAME, channel_max=7, idle_timeout_ms=0
+            self._events, max_frame=most_frame, channel_max=7, idle_timeout_ms=0
         )
         self.output: Any = Output(self.transport)
         self.endpoints: Any = self
@@ -127,18 +126,18 @@ class Served:
         self.links: dict[engine.Pointer, _Link] = {}
         self.sessions: set[engine.Pointer] = set()
         self.closing = False
-        self.dispositions = Dispositions()
         self.failed = False
         #: octets that the engine got
         self.got = b""
         #: what was refused, in its order
         self.refused: list[object] = []
-        self.look = Look(self, MOST_FRAME, HANDLE_MAX)
+        served: Any = self
+        self.guard = FrameGuard(served, most_frame, HANDLE_MAX)
         self._sent = 0
 
-    # -- as the look asks for it
+    # -- as the guard asks for it
 
-    def force_close(self, condition: Condition, description: str) -> None:
+    def force_close(self, reason: CloseReason, condition: Condition, description: str) -> None:
         assert description
         self.refused.append(("connection", condition))
         self.closing = True
@@ -154,7 +153,7 @@ class Served:
 
     def hear(self, octets: Iterable[bytes], *, room: int = _ROOM) -> None:
         for read in octets:
-            for pointer, size in self.look.pieces(read, engine.buffer_of(read)):
+            for pointer, size in self.guard.filter(read, engine.buffer_of(read)):
                 self._push(pointer, size)
             if not self.failed:
                 self.output.write(room)
@@ -180,9 +179,9 @@ class Served:
             engine.connection_open(self.pointer)
         elif kind == engine.SESSION_REMOTE_OPEN:
             session = engine.event_session(event)
-            self.look.channels.begun(session)
+            self.guard.channels.begun(session)
             self.sessions.add(session)
-            self.output.amending.due = True
+            self.output.frames.due = True
             engine.session_open(session)
         elif kind == engine.SESSION_REMOTE_CLOSE:
             session = engine.event_session(event)
@@ -204,7 +203,7 @@ class Served:
             self._receive(engine.event_delivery(event))
 
     def _attached(self, link: engine.Pointer) -> None:
-        self.look.channels.attached(link)
+        self.guard.channels.attached(link)
         self.links[link] = _Link(link, engine.link_name(link), self.refused)
         engine.link_open(link)
         if engine.link_is_receiver(link):

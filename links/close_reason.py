@@ -1,0 +1,40 @@
+"""Why the service has closed a connection, as its log says it: docs/how-to/watch-it-run.md tells of each reason."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class CloseReason(StrEnum):
+    """Each place that closes a connection names one; of several the first counts."""
+
+    CLIENT_CLOSED = "client-closed"
+    CLIENT_GONE = "client-gone"
+    CLIENT_SILENT = "client-silent"
+    CLIENT_READS_NOTHING = "client-reads-nothing"
+    HOST_GONE = "host-gone"
+    TLS_FAILED = "tls-failed"
+    LOGIN_FAILED = "login-failed"
+    USER_LOCKED_OUT = "user-locked-out"
+    NOT_OPENED = "not-opened"
+    TOO_MANY_NOT_OPENED = "too-many-not-opened"
+    TOO_MANY_CONNECTIONS = "too-many-connections"
+    OPEN_REFUSED = "open-refused"
+    SOLE_CONNECTION = "sole-connection"
+    PROTOCOL_ERROR = "protocol-error"
+    LIMIT_EXCEEDED = "limit-exceeded"
+    NO_DATABASE_CONNECTION = "no-database-connection"
+    SERVICE_STOPS = "service-stops"
+    INTERNAL_ERROR = "internal-error"
+
+
+#: Those that are told at the level of debugging: what clients do all the time, and what one other line tells of all.
+USUAL = frozenset(
+    (
+        CloseReason.CLIENT_CLOSED,
+        CloseReason.CLIENT_GONE,
+        CloseReason.LOGIN_FAILED,
+        CloseReason.NO_DATABASE_CONNECTION,
+        CloseReason.SERVICE_STOPS,
+    )
+)

@@ -21,7 +21,7 @@ _HOT = {
     "coordinator": "checkable control in_store instance memory outcomes posts registry retirement service transaction "
     "transitions",
     "links": "browsing checking client connection consuming control_link endpoints engine frames guard incoming link loop "
-    "outgoing output posting reactor states steps tls",
+    "outgoing output posting reactor states steps",
     "store/commit": "batch checkable group_commit parameters statements terms",
     "store/codec": "encoding message",
     "store": "arrays ids libpq",

@@ -18,10 +18,10 @@ from links.close_reason import USUAL, CloseReason
 from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
 from links.guard import FrameGuard
-from links.output import Output
+from links.output import Output, TlsOutput
 from links.parked import Parked
 from links.sole import Sole, policy
-from links.tls import TlsOutput, TlsSocket
+from links.tls import TlsSocket
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

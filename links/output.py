@@ -14,6 +14,7 @@ import structlog
 from links import engine
 from links.close_reason import CloseReason
 from links.frames import SentFrames
+from links.tls import TlsSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -288,3 +289,26 @@ class Output:
         self._unsettled = 0
         self._states.clear()
         self._kept = 0
+
+
+class TlsOutput(Output):
+    """Output of a connection with TLS: the last of what was encrypted may still have to be written."""
+
+    __slots__ = ()
+
+    def write(self) -> None:
+        connection = self._connection
+        sock = connection.socket
+        assert isinstance(sock, TlsSocket)
+        if not sock.unsent or sock.flush():
+            super().write()
+        else:
+            self._set_aside()
+        if connection.open and sock.unsent and not self.writing:
+            self.writing = True
+            connection.watch_socket()
+
+    @property
+    def has_any(self) -> bool:
+        sock = self._connection.socket
+        return (isinstance(sock, TlsSocket) and sock.unsent) or super().has_any

@@ -18,7 +18,6 @@ import structlog
 
 from coordinator.login.logins import peer_of
 from links.close_reason import CloseReason
-from links.output import Output
 
 log = structlog.get_logger(__name__)
 
@@ -186,29 +185,3 @@ def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return (error.reason or type(error).__name__).lower().replace("_", " ")
-
-
-# What goes out on a connection with TLS.
-
-
-class TlsOutput(Output):
-    """The last of what was encrypted may still have to be written."""
-
-    __slots__ = ()
-
-    def write(self) -> None:
-        connection = self._connection
-        sock = connection.socket
-        assert isinstance(sock, TlsSocket)
-        if not sock.unsent or sock.flush():
-            super().write()
-        else:
-            self._set_aside()
-        if connection.open and sock.unsent and not self.writing:
-            self.writing = True
-            connection.watch_socket()
-
-    @property
-    def has_any(self) -> bool:
-        sock = self._connection.socket
-        return (isinstance(sock, TlsSocket) and sock.unsent) or super().has_any

@@ -22,7 +22,7 @@ _HOT = {
     "transitions",
     "links": "browsing checking client connection consuming control_link endpoints engine frames guard incoming link loop "
     "outgoing output posting reactor states steps",
-    "store/commit": "batch checkable group_commit parameters statements terms",
+    "store/commit": "batch checkable group_commit parameters terms",
     "store/codec": "encoding message",
     "store": "arrays ids libpq",
 }

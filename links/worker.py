@@ -130,7 +130,7 @@ def main(handed: Handed) -> int:
 
     reactor.watch(supervising.fileno(), select.EPOLLIN, told)
     Starving(reactor, service)
-    Telling(reactor, service, supervising)
+    Telling(service, supervising, reactor.connections, lambda: sum(link.open for link in reactor.links.values()))
     _say_ready(reactor, service, supervising)
     # What start-up has made stays for good: no full collection of the collector looks through it again.
     gc.collect()

@@ -319,7 +319,7 @@ def _settings(master: str, memory: str, brief: bool, archive: tuple[str, ...], f
         "spark.sql.session.timeZone": "UTC",
         # a bad value is an error, never a silent null
         "spark.sql.ansi.enabled": "true",
-        # of which Spark makes no time: spark.books.footers knows which they are
+        # of which Spark makes no time: spark.books.loading knows which they are
         "spark.sql.legacy.parquet.nanosAsLong": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
         # bounds what a Python worker holds of messages at a time

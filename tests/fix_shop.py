@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from spark import ledger
 from spark.books.description import Description, describe
-from spark.books.messages import by_txn_alone, pick
 from spark.books.production import Production
 from spark.books.rows import Book, open_book
 from spark.keeping import keeping
 from spark.period import Period
+from spark.picking import by_txn_alone, pick
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 
 if TYPE_CHECKING:

@@ -21,14 +21,7 @@ from coordinator.commands.administration import (
     print_table,
     store,
 )
-from coordinator.commands.policies import (
-    INHERIT,
-    MOST_ATTEMPTS,
-    MOST_RETENTION_HOURS,
-    expiry_policy,
-    retry_policy,
-    said,
-)
+from coordinator.commands.group import INHERIT, MOST_ATTEMPTS, MOST_RETENTION_HOURS, expiry_policy, retry_policy, said
 
 RetentionHours = Annotated[
     int | None,

@@ -18,10 +18,43 @@ from coordinator.commands.administration import (
     print_table,
     store,
 )
-from coordinator.commands.policies import INHERIT, MOST_ATTEMPTS, expiry_policy, retry_policy, said
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import Connection
+
+
+# What the commands say and take of policies, of addresses and of groups.
+
+#: takes a policy back
+INHERIT = "inherit"
+MOST_ATTEMPTS = 32767
+MOST_RETENTION_HOURS = 876_000
+
+
+def retry_policy(text: str) -> str:
+    """As it is stored; ends the command if ``text`` is none."""
+    from coordinator.group.policies import RetryInvalid, parse_retry
+
+    try:
+        return parse_retry(text).text
+    except RetryInvalid as error:
+        fail(f"--retry: {error}", 2)
+
+
+def expiry_policy(text: str, *, inherited: bool = False) -> str:
+    """It, as it is stored; ends the command if ``text`` is none. ``inherited``: whether it may be taken back."""
+    if text not in ("drop", "dead-letter"):
+        expected = f"drop, dead-letter or {INHERIT}" if inherited else "drop or dead-letter"
+        fail(f"--on-expiry: expected {expected}, not {text[:40]!r}", 2)
+    return text
+
+
+def said(changes: Mapping[str, object]) -> str:
+    """What has changed, by column; None: inherited."""
+    return ", ".join(f"{column} {INHERIT if value is None else value}" for column, value in changes.items())
+
 
 app = typer.Typer(help="Look at consumer groups, and change them.", no_args_is_help=True)
 

@@ -195,7 +195,7 @@ def _by_txn_id(connection: Connection, root: Path | None, txn_id: UUID, limit: i
 
 
 def _why_unknown(connection: Connection, root: Path | None, txn_id: UUID) -> str:
-    from coordinator.commands.events import said
+    from coordinator.commands.timeline import said
     from store import history as known
     from store import retention
     from store.ids import declared_at
@@ -230,8 +230,7 @@ def _archived(connection: Connection, root: Path | None, table: str, moment: dat
 
 
 def _by_half_id(connection: Connection, root: Path | None, half_id: int) -> Timeline:
-    from coordinator.commands.events import said
-    from coordinator.commands.timeline import of_message
+    from coordinator.commands.timeline import of_message, said
     from store import retention
     from store.ids import moment_of
 
@@ -269,8 +268,7 @@ def _by_message_id(
 
 
 def _why_none(connection: Connection, archive: Archived, text: str, since: datetime, until: datetime) -> str:
-    from coordinator.commands.events import said
-    from coordinator.commands.timeline import unread
+    from coordinator.commands.timeline import said, unread
     from store import retention
 
     why = [f"no message with the message-id {text[:80]!r} was posted from {said(since)} to {said(until)}"]
@@ -320,7 +318,7 @@ def _written(value: object, message_id: str) -> bool:
 
 
 def _print(line: Timeline) -> None:
-    from coordinator.commands.events import lines
+    from coordinator.commands.timeline import lines
 
     print_pairs(line.head())
     typer.echo("")

@@ -11,7 +11,8 @@ from store.commit import terms
 if TYPE_CHECKING:
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from coordinator.transitions import DeliveryEvent, DeliveryState, TxnState
+    from coordinator.transaction import Transaction
+    from coordinator.transitions import DeliveryEvent, DeliveryState
 
 
 class Consumer(Protocol):
@@ -69,16 +70,6 @@ class Browser(Protocol):
 
     def came(self) -> None:
         """There may be something it has not seen."""
-
-
-class Enlisting(Protocol):
-    """The undecided transaction that a delivery is retired in."""
-
-    @property
-    def id(self) -> bytes: ...
-
-    @property
-    def state(self) -> TxnState: ...
 
 
 class Entry:
@@ -144,7 +135,7 @@ class Entry:
         self.delivery: object = None
         #: changed by the table of deliveries alone (:data:`coordinator.transitions.DELIVERY`)
         self.state: DeliveryState = HELD
-        self.txn: Enlisting | None = None
+        self.txn: Transaction | None = None
         self.last_txn: bytes | None = None
         self.outcome: Outcome | None = None
         self.peer_settled = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -28,40 +28,27 @@ LONG_SECONDS = 10.0
 log = structlog.get_logger(__name__)
 
 
-class _Link(Protocol):
-    @property
-    def open(self) -> bool: ...
-
-
-class _Reactor(Protocol):
-    @property
-    def links(self) -> Mapping[Any, _Link]: ...
-
-    @property
-    def connections(self) -> Sized: ...
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> object: ...
-
-
 class Telling:
     """A worker's side: tells now and then, and never waits for the supervisor."""
 
-    def __init__(self, reactor: _Reactor, service: Service, supervising: Supervising) -> None:
-        self._reactor = reactor
+    def __init__(
+        self, service: Service, supervising: Supervising, connections: Sized, open_links: Callable[[], int]
+    ) -> None:
+        self._connections, self._open_links = connections, open_links
         self._service = service
         self._supervising = supervising
         self._stands = False
         self._turn()
 
     def _turn(self) -> None:
-        self._reactor.call_later(TELL_SECONDS, self._turn)
+        self._service.loop.call_later(TELL_SECONDS, self._turn)
         commit, checks = self._service.commit, self._service.checks
         waits, why = commit.waits
         self._look(waits, why)
         self._supervising.offer(
             figures={
-                "connections": len(self._reactor.connections),
-                "links": sum(link.open for link in self._reactor.links.values()),
+                "connections": len(self._connections),
+                "links": self._open_links(),
                 "commit_waits": waits,
                 "rows": commit.sizes.counts,
                 "rows_total": commit.sizes.total,

@@ -58,7 +58,7 @@ def groups_named(spark: SparkSession, directory: Directory, begins: Mapping[str,
 
 
 def taken(picked: DataFrame, groups: DataFrame, *, stated: DataFrame, op: DataFrame, entry: DataFrame) -> DataFrame:
-    """What became of the messages of ``picked`` (:func:`spark.books.messages.pick`) in each of ``groups``.
+    """What became of the messages of ``picked`` (:func:`spark.picking.pick`) in each of ``groups``.
 
     ``half_id, address_id, problem, key, picked`` and the columns of ``groups``; ``txn_id, state, judged, posted_at``
     (:func:`spark.ledger.states`; null: it is older than what the run has read of all messages); ``accepts`` (how often

@@ -24,7 +24,7 @@ def keyed(
 ) -> Iterator[Finding]:
     """``found``, each with the key of its message, or of a message of its transaction, where one of the books knows it.
 
-    ``picked``: of each book what :func:`spark.books.messages.pick` gives; ``halves``: :func:`spark.ledger.halves`.
+    ``picked``: of each book what :func:`spark.picking.pick` gives; ``halves``: :func:`spark.ledger.halves`.
     """
     if not picked:
         yield from found

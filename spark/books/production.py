@@ -35,7 +35,7 @@ _JUDGED_ROW, _COMMITTED_ROW, _MESSAGE, _ROLLBACK, _UNDECIDED = (1 << place for p
 
 @dataclass(frozen=True, kw_only=True)
 class Production:
-    """A book with what it is held against: ``messages`` are those of its addresses (:func:`spark.books.messages.pick`),
+    """A book with what it is held against: ``messages`` are those of its addresses (:func:`spark.picking.pick`),
     ``decided`` is of :func:`spark.ledger.decided`, ``open_transactions`` are those listed as undecided:
     ``txn_id, txn_high, txn_low, plain``."""
 

@@ -57,7 +57,7 @@ class Book:
 
 
 def usable() -> Column:
-    """Whether a row, or a message (:func:`spark.books.messages.pick`), can be compared."""
+    """Whether a row, or a message (:func:`spark.picking.pick`), can be compared."""
     return f.col("problem").isNull() & f.col("key").isNotNull()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
     from store.commit.batch import Unit
+    from store.commit.group_commit import GroupCommit
     from store.errors import StoreError
     from store.loop import Loop
 
@@ -83,25 +84,10 @@ class Salvage:
 log = structlog.get_logger(__name__)
 
 
-class Sender(Protocol):
-    """What sends batches."""
-
-    def hold(self, owner: object) -> None:
-        """Other units of the connection wait."""
-
-    def release(self, owner: object) -> None:
-        """They wait no longer."""
-
-    def answer(self, units: list[Unit], error: StoreError | None) -> None: ...
-
-    def kick(self) -> None:
-        """There is something to be sent."""
-
-
 class Rescue:
     """``salvage``: what is to be sent again now."""
 
-    def __init__(self, loop: Loop, sender: Sender) -> None:
+    def __init__(self, loop: Loop, sender: GroupCommit) -> None:
         self._loop = loop
         self._sender = sender
         self.salvage = Salvage()

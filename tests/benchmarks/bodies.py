@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark.books.description import BookDescription
-from spark.books.messages import pick, picker
+from spark.picking import pick, picker
 from spark.session import open_session
 from tests.wire import types
 from tests.wire.messages import APPLICATION_PROPERTIES, VALUE, Header, Properties, data, section

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from store.commit import statements
+from store.commit import group_commit
 from store.commit.batch import Batch
 from store.commit.group_commit import Limits
 from store.errors import AddressGone, AlreadyDecided, Conflict, GroupsChanged, NoPartition, NotLeased
@@ -124,7 +124,7 @@ def test_batches_are_bounded(database_url: str) -> None:
 @pytest.mark.rule("T8", "H5")
 def test_statements_are_bounded(store: Store, truth: Truth, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for each combination of what a batch has: there are thousands."""
-    monkeypatch.setattr(statements, "MOST_STATEMENTS", 2)
+    monkeypatch.setattr(group_commit, "MOST_STATEMENTS", 2)
     for _ in range(3):
         first, second = Post(store), Post(store)
         for units in ([first, second], [Retire(store, first.ids[0])], [Post(store), Retire(store, second.ids[0])]):

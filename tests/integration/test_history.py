@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, func, insert, select, text, update
 
 from coordinator.address.dead_letters import ORIGINAL_ID
 from coordinator.commands import timeline
-from coordinator.commands.events import said
+from coordinator.commands.timeline import said
 from store.codec.encoding import encode_long, encode_symbol
 from store.ids import SLOTS, TxnIds, UuidV7, declared_at, id_at
 from store.partitions import make_days, op_id_at

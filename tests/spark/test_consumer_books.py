@@ -14,10 +14,10 @@ import pytest
 from spark import ledger
 from spark.books.consumption import consumer_findings, groups_named, in_shell, taken
 from spark.books.description import BookError, ConsumerBookDescription, describe
-from spark.books.messages import pick
 from spark.books.rows import open_book
 from spark.directory import Directory
 from spark.period import Period
+from spark.picking import pick
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark.books.messages import LONGEST_KEY, picker
 from spark.messages import Message, selector, text_of
+from spark.picking import LONGEST_KEY, picker
 from store.codec.encoding import DecodeError
 from tests.fix_store_rows import encode_message
 from tests.picked import NO_TEXT, found, read_json, says

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from coordinator.transaction import Transaction
     from store.codec.message import Facts
     from store.commit.batch import Batch, Unit
-    from store.commit.terms import Terms
+    from store.commit.terms import DeliveryTerms
     from store.decisions import Decision
     from store.spool import Octets
 
@@ -196,7 +196,7 @@ class InStore:
 
     # -- work
 
-    def post(self, link: PostLink, delivery: object, address: Address, message: Octets, terms: Terms) -> None:
+    def post(self, link: PostLink, delivery: object, address: Address, message: Octets, terms: DeliveryTerms) -> None:
         """A message is posted; it is answered once it is durable (H3). ``delivery``: None if its sender has settled it.
 
         :raises Refusal: it cannot be taken; the caller makes the transaction rollback-only (T23).
@@ -307,7 +307,7 @@ class InStore:
         if self.row is RowState.ABSENT:
             self.row = RowState.UNDECIDED
 
-    def stored(self, half_id: int, address: Address, terms: Terms, *, own_row: bool) -> None:
+    def stored(self, half_id: int, address: Address, terms: DeliveryTerms, *, own_row: bool) -> None:
         """A half is durable. ``own_row``: it has a row in ``pending``, and is not in the transaction's."""
         self.was_entered()
         txn = self.txn
@@ -546,7 +546,7 @@ class HalfPost:
         in_store: InStore,
         address: Address,
         message: Octets,
-        terms: Terms,
+        terms: DeliveryTerms,
     ) -> None:
         self.owner = in_store.txn.owner
         self._link = link

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from coordinator.registry import Registry
     from coordinator.transaction import Transaction
     from store.commit.batch import Batch
-    from store.commit.terms import Terms
+    from store.commit.terms import DeliveryTerms
     from store.spool import Octets
 
 
@@ -220,7 +220,14 @@ class PlainPost:
     __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_posts", "_settled", "_terms")
 
     def __init__(
-        self, of: Posts, link: PostLink, delivery: Any, settled: bool, address: Address, message: Octets, terms: Terms
+        self,
+        of: Posts,
+        link: PostLink,
+        delivery: Any,
+        settled: bool,
+        address: Address,
+        message: Octets,
+        terms: DeliveryTerms,
     ) -> None:
         """``settled``: by its sender."""
         self._posts = of

@@ -25,7 +25,7 @@ _LONGEST_WAIT_SECONDS = 0.5
 _PATIENCE_SECONDS = STALE_SECONDS + 2.0
 
 
-class Holder(Protocol):
+class Claimant(Protocol):
     """The connection that a claim is for."""
 
     def answered(self, refusal: Refusal | None) -> None:
@@ -43,7 +43,7 @@ class Claim:
         self,
         instance: Instance,
         sole_connections: SoleConnections,
-        holder: Holder,
+        holder: Claimant,
         number: int,
         user: str | None,
         container: str,
@@ -56,7 +56,7 @@ class Claim:
         self._number = number
         self._close_existing = close_existing
         self._container = container
-        self._key = questions.Holder(_digest(user, container), instance.instance_id, number)
+        self._key = questions.Claimant(_digest(user, container), instance.instance_id, number)
         self._asked = time.monotonic()
         self._asked_at = ""
         self._wait = _FIRST_WAIT_SECONDS
@@ -118,7 +118,7 @@ class SoleConnections:
         self._instance = instance
         self._claims: dict[int, Claim] = {}
 
-    def claim(self, holder: Holder, number: int, user: str | None, container: str, *, close_existing: bool) -> Claim:
+    def claim(self, holder: Claimant, number: int, user: str | None, container: str, *, close_existing: bool) -> Claim:
         claim = Claim(self._instance, self, holder, number, user, container, close_existing=close_existing)
         self._claims[number] = claim
         return claim

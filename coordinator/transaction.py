@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from coordinator.posts import PostLink
     from coordinator.registry import Registry
     from store.commit.batch import Batch
-    from store.commit.terms import Terms
+    from store.commit.terms import DeliveryTerms
     from store.errors import StoreError
     from store.spool import Octets
 
@@ -130,7 +130,7 @@ class Transaction:
         self.wire_state: bytes = b""
         self._askers: tuple[Callable[[], object], ...] = ()
         #: of one that is in the store, without the messages
-        self.posts: list[tuple[Address, Octets, Terms]] = []
+        self.posts: list[tuple[Address, Octets, DeliveryTerms]] = []
         self.octets = 0
         #: rows of its posts: one for each group that gets the message
         self.rows = 0
@@ -192,7 +192,7 @@ class Transaction:
             self.began = time.monotonic()
             self.registry.began(self)
 
-    def post(self, address: Address, message: Octets, terms: Terms) -> None:
+    def post(self, address: Address, message: Octets, terms: DeliveryTerms) -> None:
         """Add a half message, invisible until the commit (T20).
 
         :raises Refusal: it cannot be taken; the caller makes the transaction rollback-only (T23).

@@ -311,7 +311,7 @@ class Connection(Client):
         if self.service.starved is not None:
             self.refuse_open(CloseReason.NO_DATABASE_CONNECTION, self.service.starved, field="")
             return
-        no_room = self.reactor.crowd.opens(self)
+        no_room = self.reactor.connection_limits.admit(self)
         if no_room is not None:
             self.refuse_open(CloseReason.TOO_MANY_CONNECTIONS, no_room, field="")
             return

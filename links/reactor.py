@@ -24,7 +24,7 @@ from coordinator.retirement import Departure
 from links import engine, steps
 from links.close_reason import CloseReason
 from links.connection import Connection, refuse
-from links.crowd import Crowd
+from links.connection_limits import ConnectionLimits
 from links.endpoints import Attaches
 from links.greeting import Greeting
 from links.link import Identity, Link
@@ -367,7 +367,7 @@ class Reactor(Loop):
         #: attaches that have filters to be read
         self.attaches = Attaches(self)
         self._ticks = Ticks(self)
-        self.crowd = Crowd()
+        self.connection_limits = ConnectionLimits()
         self.leaving = Leaving(self)
         self.shares = Shares()
 
@@ -398,7 +398,7 @@ class Reactor(Loop):
                     return
                 connection = accepted(sock)
                 self._add(connection)
-                surplus = self.crowd.came(connection)
+                surplus = self.connection_limits.add(connection)
                 if surplus is not None:
                     self.close(*surplus)
 
@@ -436,7 +436,7 @@ class Reactor(Loop):
         connection.service.memory.connections -= 1
         self.by_transport.pop(connection.transport, None)
         self._ticks.forget(connection)
-        self.crowd.left(connection)
+        self.connection_limits.remove(connection)
         self.forget(connection.fd)
         self.leaving.take(connection.socket)
         try:

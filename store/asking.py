@@ -21,7 +21,7 @@ from psycopg.adapt import Transformer
 from store.channels import ADDRESS, DECIDED, DUE, LINK, PERMISSION, READY, SOLE, USER
 from store.errors import Contended, Elsewhere, StoreError, StoreInTrouble, StoreUnavailable
 from store.ids import begin_of, id_at, moment_of
-from store.libpq import NO_BACKEND, Connection, OldBackend
+from store.libpq import NO_BACKEND, Connection, LostBackend
 from store.loop import Backoff, Loop
 from store.tables import SCHEMA
 
@@ -64,7 +64,7 @@ MOST_PAUSING = 10_000
 SAY_AGAIN_SECONDS = 30.0
 
 
-class Repeating:
+class RetryQueue:
     """``again`` is called with questions to be asked now, in this order, before all that wait."""
 
     def __init__(self, loop: Loop, again: Callable[[deque[Asked]], None]) -> None:
@@ -276,9 +276,9 @@ class Queries:
         self._notified = notified
         self._told = connected
         self._days = Days()
-        self._repeating = Repeating(loop, self._ask_again)
+        self._repeating = RetryQueue(loop, self._ask_again)
         self._connection = Connection(loop, url, f"queries {instance_id}", SETUP, self)
-        self._old_backend = OldBackend(loop, self._connection)
+        self._lost_backend = LostBackend(loop, self._connection)
 
     def start(self) -> None:
         self._connection.start()
@@ -374,7 +374,7 @@ class Queries:
 
     def connected(self) -> None:
         if self._doubtful:
-            self._old_backend.end(self._backend, self._settled)
+            self._lost_backend.terminate(self._backend, self._settled)
         else:
             self._settled()
 

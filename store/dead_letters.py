@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from store import audit, channels, partitions
 from store.asking import Query, nothing
 from store.audit import Action
-from store.commit.terms import Terms, key_of
+from store.commit.terms import DeliveryTerms, key_of
 from store.errors import AddressGone, boundary
 from store.ids import ADMINISTRATION, HalfIds, UuidV7, moment_of
 from store.keys import BY_KEY, keys_of, listed
@@ -83,8 +83,8 @@ class Goal:
 
 
 #: Where a letter goes, and on which terms; text: why it stays.
-Decide = Callable[[Stored], tuple[Goal, Terms] | str]
-_Moved = tuple[Stored, Goal, Terms]
+Decide = Callable[[Stored], tuple[Goal, DeliveryTerms] | str]
+_Moved = tuple[Stored, Goal, DeliveryTerms]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +274,7 @@ def _move(connection: Connection, group: int, moved: Sequence[_Moved], half_ids:
 
 
 def post_anew(
-    connection: Connection, messages: Sequence[tuple[int, Goal, Terms]], half_ids: HalfIds, uuids: UuidV7
+    connection: Connection, messages: Sequence[tuple[int, Goal, DeliveryTerms]], half_ids: HalfIds, uuids: UuidV7
 ) -> None:
     """Post what these halves are, each where its goal says, as new halves with ids of :func:`alone`. The transaction is
     the caller's.
@@ -310,7 +310,7 @@ def _lock(connection: Connection, addresses: set[int]) -> None:
         raise AddressGone(_REMOVED)
 
 
-def _enter(connection: Connection, made: Sequence[tuple[int, Goal, Terms]], uuids: UuidV7) -> None:
+def _enter(connection: Connection, made: Sequence[tuple[int, Goal, DeliveryTerms]], uuids: UuidV7) -> None:
     """Make the entries of new halves. They are due now: the schedule gives them ids above all others.
 
     :raises AddressGone: no group is there that gets one of them.

@@ -471,7 +471,7 @@ LOOK_AGAIN_SECONDS = 0.05
 _TERMINATE_AGAIN_SECONDS = 1.0
 
 
-class OldBackend:
+class LostBackend:
     """Ends the server process of the lost ``connection``, over the new one."""
 
     def __init__(self, loop: Loop, connection: Connection) -> None:
@@ -480,10 +480,10 @@ class OldBackend:
         # A new connection that is lost, too, begins again: results of the earlier attempt do not count.
         self._attempt = 0
 
-    def end(self, old: Backend, ended: Callable[[], None]) -> None:
+    def terminate(self, old: Backend, ended: Callable[[], None]) -> None:
         """Call it when the new connection is idle; ``ended()`` is called once the process ``old`` of ours is gone.
 
-        Until then the connection may not be used for anything else. If it is lost meanwhile, call ``end`` again.
+        Until then the connection may not be used for anything else. If it is lost meanwhile, call it again.
         """
         self._attempt += 1
         self._look(self._attempt, old, ended)

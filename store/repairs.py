@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Row, func, insert, select, text, update
 
 from store import audit, channels, dead_letters, history, recovery, traces, undecided
 from store.audit import Action
-from store.commit.terms import Terms, key_of
+from store.commit.terms import DeliveryTerms, key_of
 from store.errors import (
     AddressGone,
     AlreadyDecided,
@@ -49,7 +49,7 @@ MOST_TOGETHER: Final = 100
 SHORT_WAIT: Final = text("set local lock_timeout = '200ms'")
 
 #: On which terms a message is delivered again, and whether its address is of kind ``fifo``.
-TermsOf = Callable[[Connection, history.Message, bool], Terms]
+TermsOf = Callable[[Connection, history.Message, bool], DeliveryTerms]
 
 
 class State(StrEnum):
@@ -299,7 +299,7 @@ class _To(NamedTuple):
     """How a group gets a message."""
 
     group_id: int
-    terms: Terms
+    terms: DeliveryTerms
     fifo: bool
 
 

@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError
 
 from store import audit, channels, partitions, recovery, retention
 from store.audit import Action
-from store.commit.terms import BEFORE, INFINITY, Terms, key_of
+from store.commit.terms import BEFORE, INFINITY, DeliveryTerms, key_of
 from store.errors import AddressGone, Contended, Fenced, StoreUnavailable, boundary
 from store.ids import LONGEST_UNDECIDED, UuidV7, id_at, moment_of
 from store.partitions import op_id_at
@@ -227,7 +227,7 @@ class Seek:
 
 
 #: On which terms a message is delivered again. Times in microseconds since 2000; its ``available`` does not count.
-TermsOf = Callable[[Head], Terms]
+TermsOf = Callable[[Head], DeliveryTerms]
 
 
 def all_seeks(connection: Connection) -> dict[int, Seek]:
@@ -438,7 +438,7 @@ class _Back:
         if not self._presence.shared(self._group.id):
             raise AddressGone(_GONE)
         moment = int((datetime.now(UTC) - _POSTGRES_EPOCH).total_seconds() * 1e6)
-        again: dict[str, list[tuple[int, Terms]]] = {ACCEPTED: [], PURGED: []}
+        again: dict[str, list[tuple[int, DeliveryTerms]]] = {ACCEPTED: [], PURGED: []}
         expired = 0
         for row in rows:
             if row.head is None:  # its end stays, or retention has dropped it
@@ -468,7 +468,7 @@ class _Back:
         connection.commit()
         return done
 
-    def _enter(self, reason: str, some: Sequence[tuple[int, Terms]]) -> list[int]:
+    def _enter(self, reason: str, some: Sequence[tuple[int, DeliveryTerms]]) -> list[int]:
         """Make their entries, and the op that takes back their end. Returns the ids."""
         if not some:
             return []

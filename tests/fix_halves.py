@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from store.commit.batch import Batch
 from store.commit.checkable import Declared, Settled
-from store.commit.terms import PLAIN, Terms
+from store.commit.terms import PLAIN, DeliveryTerms
 from store.tables import SCHEMA
 from tests.fix_store_driver import GROUP, Post, Store, Truth
 
@@ -25,7 +25,7 @@ class Half(Post):
         new: bool = False,
         address: int = 1,
         size: int = 10,
-        terms: Terms = PLAIN,
+        terms: DeliveryTerms = PLAIN,
     ) -> None:
         super().__init__(store, txn_id=txn_id, size=size)
         self.first = first
@@ -100,7 +100,7 @@ class Left(Post):
             rows.orphaned[self.txn_id] = self.connection
 
 
-def post_halves(store: Store, count: int = 1, *, terms: Terms = PLAIN, together: bool = False) -> list[Half]:
+def post_halves(store: Store, count: int = 1, *, terms: DeliveryTerms = PLAIN, together: bool = False) -> list[Half]:
     """A transaction with so many durable halves, each from a batch of its own, or all ``together`` from one."""
     txn_id = store.uuids.next()
     halves = [Half(store, txn_id, first=not number, new=not number, terms=terms) for number in range(count)]

@@ -13,7 +13,7 @@ from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.group.lanes import message_group
 from store.codec.encoding import DecodeError
 from store.codec.message import DELIVERY_DELAY, DELIVERY_TIME, NO_FACTS, examine_head
-from store.commit.terms import ALONE, BEFORE, DEFAULT, INFINITY, LATEST, PLAIN, Terms, key_of
+from store.commit.terms import ALONE, BEFORE, DEFAULT, INFINITY, LATEST, PLAIN, DeliveryTerms, key_of
 from store.spool import LARGE
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Enqueue:
         self._instance = instance
         self._schedule = schedule
 
-    def terms(self, facts: Facts, address: Address) -> Terms:
+    def terms(self, facts: Facts, address: Address) -> DeliveryTerms:
         """Of a message posted now: when it expires (rule P12), when it may be delivered (D7), its priority (P17) or,
         on a fifo address, its group (P18).
         """
@@ -66,11 +66,17 @@ class Enqueue:
             begins = BEFORE
         priority = DEFAULT if facts.priority is None or fifo else facts.priority
         group = 0 if not fifo else ALONE if facts.group_id is None else message_group(facts.group_id)
-        terms = Terms(INFINITY if ends > LATEST else ends, min(begins, LATEST), priority, group)
+        terms = DeliveryTerms(INFINITY if ends > LATEST else ends, min(begins, LATEST), priority, group)
         return PLAIN if terms == PLAIN else terms
 
     def write_entry(
-        self, batch: Batch, address: Address, half_id: int, message: Octets | None, terms: Terms, poster: object = None
+        self,
+        batch: Batch,
+        address: Address,
+        half_id: int,
+        message: Octets | None,
+        terms: DeliveryTerms,
+        poster: object = None,
     ) -> Entry | None:
         """Write the rows that make a half deliverable. Returns the entry if it is born leased to this instance.
 
@@ -99,7 +105,11 @@ class Enqueue:
         return None
 
     def write_columns(
-        self, batch: Batch, posts: Sequence[tuple[Address, Octets, Terms]], half_ids: Sequence[int], txn_id: bytes
+        self,
+        batch: Batch,
+        posts: Sequence[tuple[Address, Octets, DeliveryTerms]],
+        half_ids: Sequence[int],
+        txn_id: bytes,
     ) -> bool:
         """Write the halves of a transaction, and what :meth:`write_entry` writes of each, all at once. False: nothing
         was written, as not all are plain, small, and for one queue without a consumer here.
@@ -118,20 +128,20 @@ class Enqueue:
             self._wake(batch, queue.group_id, half_ids[0], PLAIN)
         return True
 
-    def wake(self, batch: Batch, address: Address, entry_id: int, terms: Terms) -> None:
+    def wake(self, batch: Batch, address: Address, entry_id: int, terms: DeliveryTerms) -> None:
         """Let other instances, where there are any, know of an entry that the store makes of a half it has."""
         if terms.available == BEFORE:
             queue = address.queue
             group = -address.id if queue is None or address.fans else queue.group_id
             self._wake(batch, group, entry_id, terms)
 
-    def _wake(self, batch: Batch, group_id: int, half_id: int, terms: Terms) -> None:
+    def _wake(self, batch: Batch, group_id: int, half_id: int, terms: DeliveryTerms) -> None:
         if terms.message_group:
             batch.wake_keys.add((group_id, key_of(terms, half_id)))
         else:
             batch.tell(group_id, half_id)
 
-    def posted(self, address: Address, entry: Entry | None, half_id: int, terms: Terms) -> None:
+    def posted(self, address: Address, entry: Entry | None, half_id: int, terms: DeliveryTerms) -> None:
         """The rows of :meth:`write_entry` are durable."""
         if entry is not None:
             entry.queue.arrived(entry)
@@ -174,22 +184,22 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
 
 
-def terms_again(head: bytes, *, fifo: bool, posted_at: datetime) -> Terms:
+def terms_again(head: bytes, *, fifo: bool, posted_at: datetime) -> DeliveryTerms:
     """``head``: the message, or its beginning with all sections before its body. Its time to live counts from
     ``posted_at``; its delivery time is over. A message that cannot be read is delivered as a plain one, and set aside.
     """
     try:
         facts = examine_head(head)
     except DecodeError:
-        return Terms(message_group=ALONE) if fifo else PLAIN
+        return DeliveryTerms(message_group=ALONE) if fifo else PLAIN
     return terms_of(facts, fifo=fifo)._replace(expires=_expires(facts, posted_at))
 
 
-def terms_of(facts: Facts, *, fifo: bool) -> Terms:
+def terms_of(facts: Facts, *, fifo: bool) -> DeliveryTerms:
     """Its priority or, on an address of kind fifo, its message group."""
     if fifo:
-        return Terms(message_group=ALONE if facts.group_id is None else message_group(facts.group_id))
-    return Terms(priority=DEFAULT if facts.priority is None else facts.priority)
+        return DeliveryTerms(message_group=ALONE if facts.group_id is None else message_group(facts.group_id))
+    return DeliveryTerms(priority=DEFAULT if facts.priority is None else facts.priority)
 
 
 def _expires(facts: Facts, posted_at: datetime) -> int:

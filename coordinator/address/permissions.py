@@ -75,7 +75,7 @@ def unauthorized(verb: Verb, name: str) -> Refusal:
     return Refusal(Condition.UNAUTHORIZED_ACCESS, f"no permission to {verb}: {shown(name)}")
 
 
-class Holder(Protocol):
+class Grantee(Protocol):
     """A connection."""
 
     @property
@@ -89,7 +89,7 @@ class Holder(Protocol):
 class Permissions:
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._holders: dict[str | None, dict[Holder, None]] = {}
+        self._holders: dict[str | None, dict[Grantee, None]] = {}
         #: of users with connections, once they are known; and of clients without a login
         self._rights: dict[str | None, Rights] = {}
         #: users to ask about
@@ -103,7 +103,7 @@ class Permissions:
         self._instance.loop.call_later(_LOOK_SECONDS, self.start)
         self.look()
 
-    def enter(self, holder: Holder) -> None:
+    def enter(self, holder: Grantee) -> None:
         """It gets its rights at once, or when the store has answered."""
         self._holders.setdefault(holder.user, {})[holder] = None
         rights = self._rights.get(holder.user)
@@ -113,7 +113,7 @@ class Permissions:
             self._wanted[holder.user] = None
             self.look()
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: Grantee) -> None:
         holders = self._holders.get(holder.user, {})
         holders.pop(holder, None)
         if not holders:

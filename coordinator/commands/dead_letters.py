@@ -26,7 +26,7 @@ from coordinator.commands.administration import (
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from store.commit.terms import Terms
+    from store.commit.terms import DeliveryTerms
     from store.dead_letters import Goal, Stored
 
 app = typer.Typer(help="Look at dead letters, and replay them.", no_args_is_help=True)
@@ -142,7 +142,7 @@ class _Goals:
         self._to = to
         self._known: dict[str, Goal | str] = {}
 
-    def decide(self, stored: Stored) -> tuple[Goal, Terms] | str:
+    def decide(self, stored: Stored) -> tuple[Goal, DeliveryTerms] | str:
         from coordinator.address.addresses import UNANSWERED
         from coordinator.address.dead_letters import read_story
         from coordinator.address.enqueue import terms_of

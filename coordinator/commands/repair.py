@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from spark.read_back import Report
     from store.audit import Actor
-    from store.commit.terms import Terms
     from store.history import Message
     from store.repairs import Repair, Verdict
 
@@ -303,7 +302,7 @@ def _box(address: str, group: str) -> str:
     return address if address.startswith(DEAD_LETTER_PREFIX) else dead_letter_name(group or address)
 
 
-def _terms(connection: Connection, message: Message, fifo: bool) -> Terms:
+def _terms(connection: Connection, message: Message, fifo: bool) -> DeliveryTerms:
     from coordinator.address.enqueue import terms_again
     from coordinator.commands.heads import whole_head
 

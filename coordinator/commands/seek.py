@@ -23,7 +23,6 @@ from coordinator.commands.group import Name, find
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from store.commit.terms import Terms
     from store.seeks import Group, Head, Seek
 
 _OPTIONS = ("--to", "--back-to", "--forth-to")
@@ -103,7 +102,7 @@ class _Again:
         self._connection = connection
         self._group = group
 
-    def terms(self, found: Head) -> Terms:
+    def terms(self, found: Head) -> DeliveryTerms:
         from coordinator.address.enqueue import terms_again
         from coordinator.commands.heads import whole_head
 

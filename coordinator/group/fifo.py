@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
     from store.commit.batch import Batch
-    from store.commit.terms import Terms
+    from store.commit.terms import DeliveryTerms
 
 
 # Which message groups of a fifo queue are this instance's: found in the store, claimed, and given up again.
@@ -421,7 +421,7 @@ class FifoQueue(Queue):
     def reserve(self, size: int, priority: int) -> bool:
         return False
 
-    def posted(self, entry_id: int, terms: Terms) -> None:
+    def posted(self, entry_id: int, terms: DeliveryTerms) -> None:
         self.came(key_of(terms, entry_id), entry_id)
 
     def came(self, key: int, entry_id: int) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
     from store.commit.batch import Batch
-    from store.commit.terms import Terms
+    from store.commit.terms import DeliveryTerms
 
 
 #: how long a message waits in one instance's window for a consumer's credit while other instances live
@@ -208,7 +208,7 @@ class Queue:
             self.dirty = True
             self.home.dirty.append(self)
 
-    def posted(self, entry_id: int, terms: Terms) -> None:
+    def posted(self, entry_id: int, terms: DeliveryTerms) -> None:
         """What was posted here is durable and not leased."""
         self.in_store(entry_id, terms.priority)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from store.arrays import octets_of
 from store.commit.checkable import LARGEST_COUNT, NEVER_HAD, CheckableRows
 from store.commit.parts import NO_TXN, NO_UUID
-from store.commit.terms import BEFORE, PLAIN, Terms
+from store.commit.terms import BEFORE, PLAIN, DeliveryTerms
 from store.ids import declared_at, moment_of
 from store.spool import LARGE, Octets, pieces
 from store.tables import SCHEMA
@@ -211,10 +211,10 @@ class Batch:
         self.particular_groups: list[int] = []
         self.particular_ids: list[int] = []
         self.particular_leases: list[int] = []
-        self.particular_terms: list[Terms] = []
+        self.particular_terms: list[DeliveryTerms] = []
         self.fan_addresses: list[int] = []
         self.fan_ids: list[int] = []
-        self.fan_terms: list[Terms] = []
+        self.fan_terms: list[DeliveryTerms] = []
         self.left_out_ids: list[int] = []
         self.left_out_groups: list[int] = []
         self.gone_groups: list[int] = []
@@ -282,7 +282,7 @@ class Batch:
         self.octets += len(half.prefix)
         self.large.append(half)
 
-    def entry(self, address_id: int, group_id: int, entry_id: int, lease: int, terms: Terms) -> None:
+    def entry(self, address_id: int, group_id: int, entry_id: int, lease: int, terms: DeliveryTerms) -> None:
         """The one entry of a half with the same id: of a queue, in its default group."""
         self.queue_addresses.add(address_id)
         if terms is PLAIN:
@@ -295,7 +295,9 @@ class Batch:
             self.particular_leases.append(lease)
             self.particular_terms.append(terms)
 
-    def fan(self, address_id: int, entry_id: int, terms: Terms, groups: int, without: Iterable[int] = ()) -> None:
+    def fan(
+        self, address_id: int, entry_id: int, terms: DeliveryTerms, groups: int, without: Iterable[int] = ()
+    ) -> None:
         """An entry for each group of the address except those ``without``. ``groups``: about how many it has."""
         self.rows += groups
         for group_id in without:

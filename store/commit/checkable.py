@@ -11,7 +11,7 @@ from store import arrays
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from store.commit.terms import Terms
+    from store.commit.terms import DeliveryTerms
 
 
 #: the most halves in a transaction's row: PostgreSQL compresses rows above 2 kB, or moves arrays out of them
@@ -108,7 +108,7 @@ class CheckableRows:
         self.pending_txns: list[bytes] = []
         self.pending_halves: list[int] = []
         self.pending_addresses: list[int] = []
-        self.terms: list[Terms] = []
+        self.terms: list[DeliveryTerms] = []
         self.left_out: list[int] = []
         self.left_out_lo: list[int] = []
         self.left_out_hi: list[int] = []
@@ -140,7 +140,7 @@ class CheckableRows:
         #: those that another process has rolled back
         self.owed: list[bytes] = []
 
-    def pend(self, txn_id: bytes, half_id: int, address_id: int, terms: Terms, left_out: Sequence[int]) -> None:
+    def pend(self, txn_id: bytes, half_id: int, address_id: int, terms: DeliveryTerms, left_out: Sequence[int]) -> None:
         """A half waits for the decision, in a row of its own. ``left_out``: groups that do not get it."""
         self.pending_txns.append(txn_id)
         self.pending_halves.append(half_id)

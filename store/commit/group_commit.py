@@ -45,7 +45,7 @@ from store.errors import (
     StoreUnavailable,
 )
 from store.figures import BATCH_ROWS, COMMIT_SECONDS, Histogram
-from store.libpq import NO_BACKEND, Connection, OldBackend
+from store.libpq import NO_BACKEND, Connection, LostBackend
 from store.loop import Loop
 from store.tables import SCHEMA
 
@@ -268,7 +268,7 @@ class GroupCommit:
         self._under_way: Batch | None = None
         self._backend = NO_BACKEND
         self._looked_up = 0.0  # when the batch was begun that the log told last as in doubt
-        self._old_backend = OldBackend(loop, self._connection)
+        self._lost_backend = LostBackend(loop, self._connection)
         self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
         self._answering = False
         self._sending = False
@@ -524,7 +524,7 @@ class GroupCommit:
         if self._under_way is None:
             self.kick()
         else:
-            self._old_backend.end(self._backend, self._look_up)
+            self._lost_backend.terminate(self._backend, self._look_up)
 
     def lost(self) -> None:
         if (batch := self._under_way) is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from store.commit.batch import Batch
-    from store.commit.terms import Terms
+    from store.commit.terms import DeliveryTerms
 
 
 # What a batch tells other instances: the groups that have entries which none of them has leased.
@@ -141,7 +141,7 @@ def _add_places(batch: Batch, names: list[str], parameters: list[bytes]) -> None
         parameters.append(arrays.int4([*queues]))
 
 
-def _columns(ids: Sequence[int], terms: Sequence[Terms]) -> tuple[bytes, bytes, bytes, bytes]:
+def _columns(ids: Sequence[int], terms: Sequence[DeliveryTerms]) -> tuple[bytes, bytes, bytes, bytes]:
     return (
         arrays.timestamptz([each.expires for each in terms]),
         arrays.timestamptz([each.available for each in terms]),

@@ -82,7 +82,7 @@ LATEST = 252_455_443_200_000_000
 LATEST_MS = LATEST // 1000 + 946_684_800_000
 
 
-class Terms(NamedTuple):
+class DeliveryTerms(NamedTuple):
     """On which terms a message is delivered. Times in microseconds since 2000-01-01 UTC."""
 
     #: :data:`INFINITY`: never
@@ -94,14 +94,14 @@ class Terms(NamedTuple):
     message_group: int = 0
 
 
-#: In :attr:`Terms.message_group`: the message is a group of its own.
+#: In :attr:`DeliveryTerms.message_group`: the message is a group of its own.
 ALONE = 1
 
 
-def key_of(terms: Terms, entry_id: int) -> int:
+def key_of(terms: DeliveryTerms, entry_id: int) -> int:
     """The entry's message group."""
     return entry_id if terms.message_group == ALONE else terms.message_group
 
 
 #: The terms of nearly every message; compared by identity.
-PLAIN = Terms()
+PLAIN = DeliveryTerms()

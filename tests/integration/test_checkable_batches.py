@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from store.commit.batch import Batch, Undecided
-from store.commit.terms import ALONE, PLAIN, Terms
+from store.commit.terms import ALONE, PLAIN, DeliveryTerms
 from store.decisions import DECIDE
 from store.errors import AddressGone, AlreadyDecided
 from store.ids import id_at
@@ -68,7 +68,7 @@ def test_a_batch_with_halves_of_several_transactions_keeps_them_apart(store: Sto
     txns = [store.uuids.next() for _ in range(4)]
     halves = [
         [Half(store, txn_id, first=not number, new=not number, terms=terms) for number in range(2)]
-        for txn_id, terms in zip(txns, [PLAIN, PLAIN, Terms(priority=9), PLAIN], strict=True)
+        for txn_id, terms in zip(txns, [PLAIN, PLAIN, DeliveryTerms(priority=9), PLAIN], strict=True)
     ]
     store.add(*itertools.chain(*halves))
     store.settle()
@@ -292,10 +292,10 @@ def test_entries_are_made_as_their_halves_say(store: Store, truth: Truth, commit
     truth.run(f"insert into {SCHEMA}.consumer_group (id, address_id, name) overriding system value values (90, 1, 'b')")
     txn_id = store.uuids.next()
     terms = [
-        Terms(expires=10**15, priority=9),
-        Terms(available=10**14),
-        Terms(message_group=-3),
-        Terms(message_group=ALONE),
+        DeliveryTerms(expires=10**15, priority=9),
+        DeliveryTerms(available=10**14),
+        DeliveryTerms(message_group=-3),
+        DeliveryTerms(message_group=ALONE),
     ]
     halves = [Half(store, txn_id, first=not number, terms=each) for number, each in enumerate(terms)]
     for half in halves:

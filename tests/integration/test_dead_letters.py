@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, delete, func, select, text
 
 from store import dead_letters, partitions, removal
-from store.commit.terms import PLAIN, Terms
+from store.commit.terms import PLAIN, DeliveryTerms
 from store.database import connected
 from store.dead_letters import Decide, Goal, Replayed, Stored
 from store.tables import SCHEMA, consumer_group, entry, half
@@ -38,7 +38,7 @@ def _boxed(rows: Rows, count: int) -> tuple[int, int, list[int]]:
 
 
 def _to(goal: Goal, meanwhile: Callable[[], object] = lambda: None) -> Decide:
-    def decide(_: Stored) -> tuple[Goal, Terms]:
+    def decide(_: Stored) -> tuple[Goal, DeliveryTerms]:
         meanwhile()
         return goal, PLAIN
 
@@ -75,7 +75,7 @@ def test_it_waits_for_no_batch_that_has_letters(database: Connection, database_u
                 other.execute(b"set lock_timeout = '1ms'")
                 other.execute(f"select from {SCHEMA}.entry where id = %s for update".encode(), [second])
 
-        def decide(stored: Stored) -> tuple[Goal, Terms] | str:
+        def decide(stored: Stored) -> tuple[Goal, DeliveryTerms] | str:
             retires()
             return goal, PLAIN
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from store.embedded.server import EmbeddedServer
-from store.libpq import BEGAN, Backend, OldBackend
+from store.libpq import BEGAN, Backend, LostBackend
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
 from tests.fix_store_driver import ME, Post, Store, Truth, running, truth_of
@@ -95,7 +95,7 @@ def test_a_later_process_of_the_same_number_is_left_alone(
         ((began,),) = truth.rows(f"select {BEGAN} from pg_stat_activity where pid = %s", pid)
         ended: list[bool] = []
         store.loop.run_until(lambda: store.commit.connection.idle)
-        OldBackend(store.loop, store.commit.connection).end(Backend(pid, began - later), lambda: ended.append(True))
+        LostBackend(store.loop, store.commit.connection).end(Backend(pid, began - later), lambda: ended.append(True))
         store.loop.run_until(lambda: ended)
         assert bool(truth.rows("select from pg_stat_activity where pid = %s", pid)) == lives
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, delete, insert, text, update
 from store import asking, dead_letters
 from store.asking import Query
 from store.commit import parts as statements
-from store.commit.terms import Terms
+from store.commit.terms import DeliveryTerms
 from store.purge import purge
 from store.removal import remove, remove_unused
 from store.repairs import Decide, Release, Requeue, Resume, State
@@ -223,7 +223,7 @@ def _remove_unused(rows: Rows, _: int, halves: list[int]) -> None:
 
 def _replay(rows: Rows, group: int, halves: list[int]) -> None:
     to = dead_letters.Goal(address_id=rows.address_of(rows.queue("others")), group=None, fifo=False)
-    done = dead_letters.replay(rows.connection, group, None, lambda _: (to, Terms()))
+    done = dead_letters.replay(rows.connection, group, None, lambda _: (to, DeliveryTerms()))
     assert len(done.ids) == len(halves)
 
 

@@ -16,7 +16,7 @@ from coordinator.commands.repair import _proposal
 from store import retention, runs
 from store.codec.encoding import encode_long, encode_map, encode_symbol
 from store.codec.message import annotate
-from store.commit.terms import PLAIN, Terms
+from store.commit.terms import PLAIN
 from store.database import connected
 from store.ids import UuidV7
 from store.repairs import Repair, Requeue, State
@@ -194,7 +194,7 @@ def test_nothing_is_dropped_while_a_message_is_delivered_again(rows: Rows, datab
     policy = retention.Policy(messages=timedelta(microseconds=1), decisions=timedelta(days=9000))
     heard: list[object] = []
 
-    def terms_of(*_: object) -> Terms:
+    def terms_of(*_: object) -> DeliveryTerms:
         with connected(database_url) as other:
             heard.append(retention.drop_old(other, policy))
         return PLAIN

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text
 
 from store import addresses, recovery, removal, retention, seeks
-from store.commit.terms import ALONE, PLAIN, Terms
+from store.commit.terms import ALONE, PLAIN, DeliveryTerms
 from store.database import connected
 from store.errors import AddressGone, Contended, Fenced, StoreUnavailable, boundary
 from store.seeks import Group, Head, Seek, present
@@ -62,7 +62,12 @@ def _waiting(rows: Rows, group: int) -> list[int]:
 
 
 def _back(
-    rows: Rows, group: Group, to_id: int = 1, *, terms_of: Callable[[Head], Terms] = lambda _: PLAIN, chunk: int = 1000
+    rows: Rows,
+    group: Group,
+    to_id: int = 1,
+    *,
+    terms_of: Callable[[Head], DeliveryTerms] = lambda _: PLAIN,
+    chunk: int = 1000,
 ) -> Seek:
     return seeks.move_back(rows.connection, group, to_id, terms_of, version="1", chunk=chunk)
 
@@ -124,7 +129,11 @@ def test_it_comes_as_a_message_that_links_had(rows: Rows) -> None:
     expires = (rows.now() + timedelta(hours=1)).replace(microsecond=0)
     micros = int(expires.timestamp() - 946_684_800) * 1_000_000
     terms = dict(
-        zip(halves, (Terms(message_group=-5), Terms(message_group=ALONE), Terms(micros, 0, 7, -6)), strict=True)
+        zip(
+            halves,
+            (DeliveryTerms(message_group=-5), DeliveryTerms(message_group=ALONE), DeliveryTerms(micros, 0, 7, -6)),
+            strict=True,
+        )
     )
     _back(rows, _group(rows), terms_of=lambda head: terms[head.half_id])
     found = rows.connection.execute(select(entry).order_by(entry.c.id)).all()
@@ -139,7 +148,7 @@ def test_it_comes_as_a_message_that_links_had(rows: Rows) -> None:
 def test_what_has_expired_does_not_come_again(rows: Rows) -> None:
     number = rows.queue("orders")
     over, _ = _had(rows, number, 2)
-    done = _back(rows, _group(rows), terms_of=lambda head: Terms(expires=1) if head.half_id == over else PLAIN)
+    done = _back(rows, _group(rows), terms_of=lambda head: DeliveryTerms(expires=1) if head.half_id == over else PLAIN)
     assert (done.moved, done.expired) == (1, 1)
     assert over not in _waiting(rows, number)
 
@@ -148,10 +157,10 @@ class _Killed(Exception):
     """In place of kill -9: what is not committed is not there."""
 
 
-def _killed_at(count: int) -> Callable[[Head], Terms]:
+def _killed_at(count: int) -> Callable[[Head], DeliveryTerms]:
     seen: list[int] = []
 
-    def terms_of(head: Head) -> Terms:
+    def terms_of(head: Head) -> DeliveryTerms:
         seen.append(head.half_id)
         if len(seen) > count:
             raise _Killed
@@ -209,7 +218,7 @@ def test_one_at_a_time(rows: Rows, database_url: str) -> None:
     policy = retention.Policy(messages=timedelta(microseconds=1), decisions=timedelta(days=9000))
     heard: list[object] = []
 
-    def terms_of(_: Head) -> Terms:
+    def terms_of(_: Head) -> DeliveryTerms:
         with connected(database_url) as other:
             heard.append(retention.drop_old(other, policy))
             with pytest.raises(Contended, match="another seek of this consumer group is under way"):
@@ -226,7 +235,7 @@ def test_the_group_stays_until_a_piece_is_committed(rows: Rows, database_url: st
     group = _group(rows)
     _had(rows, number, 1)
 
-    def terms_of(_: Head) -> Terms:
+    def terms_of(_: Head) -> DeliveryTerms:
         with connected(database_url) as other, boundary():
             other.execute(text("set lock_timeout = '1ms'"))
             with pytest.raises(Contended):
@@ -313,7 +322,7 @@ def test_one_that_is_stopped_in_the_middle_keeps_no_other_from_being_given_up(ro
     halves = _had(rows, number, 3)
     given_up: list[int] = []
 
-    def stopped(_: Head) -> Terms:
+    def stopped(_: Head) -> DeliveryTerms:
         with connected(database_url) as watch:
             watch.execute(text("set lock_timeout = '2s'"))
             still = {row.instance_id: row.beaten_at for row in watch.execute(select(heartbeat))}

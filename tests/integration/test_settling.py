@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from store.commit.terms import Terms
+from store.commit.terms import DeliveryTerms
 from store.errors import StoreError
 from store.tables import SCHEMA
 from tests.fix_halves import Decide, Half, Settle, decisions_of, pending_of, post_halves, txns_of
@@ -60,7 +60,7 @@ def test_the_function_commits_what_there_is(store: Store, truth: Truth) -> None:
 
 def test_a_half_that_a_group_does_not_get_is_not_settled(store: Store, truth: Truth) -> None:
     """Its owner has it decided by the function; were it mistaken, the group would get the message."""
-    halves = post_halves(store, terms=Terms(priority=9))
+    halves = post_halves(store, terms=DeliveryTerms(priority=9))
     truth.run(f"update {SCHEMA}.pending set left_out = '{{{GROUP}}}'")
     unit = Settle(store, halves[0].txn_id, b"commit", halves)
     store.add(unit)
@@ -146,7 +146,7 @@ def test_all_of_a_batch_are_locked_in_the_order_of_ids(
 @pytest.mark.rule("H4")
 def test_a_half_in_no_row_is_not_settled_with_those_in_the_row(store: Store, truth: Truth) -> None:
     """A transaction that has none with rows of their own gives what is missing there no entry."""
-    (known,) = post_halves(store, 1, terms=Terms(priority=9))
+    (known,) = post_halves(store, 1, terms=DeliveryTerms(priority=9))
     stranger = Half(store, known.txn_id)
     stranger.own_row = False
     settle = Settle(store, known.txn_id, b"commit", [known, stranger])

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.address.enqueue import terms_again
 from coordinator.group.lanes import message_group
-from store.commit.terms import ALONE, PLAIN, Terms
+from store.commit.terms import ALONE, PLAIN, DeliveryTerms
 from tests.tables import all_cases
 from tests.wire.messages import MESSAGE_ANNOTATIONS, Header, Properties, data, section
 from tests.wire.types import Symbol, Timestamp, UInt
@@ -31,21 +31,21 @@ _LATER = section(MESSAGE_ANNOTATIONS, {Symbol("x-opt-delivery-delay"): UInt(3_60
     ("message", "fifo", "terms"),
     [
         (data(b"x"), False, PLAIN),
-        (_header(priority=7) + data(b"x"), False, Terms(priority=7)),
-        (_header(priority=7) + data(b"x"), True, Terms(message_group=ALONE)),
-        (Properties(group_id="a").encoded() + data(b"x"), True, Terms(message_group=message_group("a"))),
+        (_header(priority=7) + data(b"x"), False, DeliveryTerms(priority=7)),
+        (_header(priority=7) + data(b"x"), True, DeliveryTerms(message_group=ALONE)),
+        (Properties(group_id="a").encoded() + data(b"x"), True, DeliveryTerms(message_group=message_group("a"))),
         (Properties(group_id="a").encoded() + data(b"x"), False, PLAIN),
         # its time to live counts from when it was posted
-        (_header(ttl=9000) + data(b"x"), False, Terms(expires=_MICROS + 9_000_000)),
-        (_header(ttl=9000) + _EXPIRY + data(b"x"), False, Terms(expires=_MICROS + 5_000_000)),
+        (_header(ttl=9000) + data(b"x"), False, DeliveryTerms(expires=_MICROS + 9_000_000)),
+        (_header(ttl=9000) + _EXPIRY + data(b"x"), False, DeliveryTerms(expires=_MICROS + 5_000_000)),
         # it was delivered at its time
         (_LATER + data(b"x"), False, PLAIN),
         # set aside where it is delivered
         (b"\x00\x53\x75\xb0\x00", False, PLAIN),
-        (b"\x00\x53\x70\xff", True, Terms(message_group=ALONE)),
+        (b"\x00\x53\x70\xff", True, DeliveryTerms(message_group=ALONE)),
     ],
 )
-def test_its_terms_are_those_of_the_message(message: bytes, fifo: bool, terms: Terms) -> None:
+def test_its_terms_are_those_of_the_message(message: bytes, fifo: bool, terms: DeliveryTerms) -> None:
     assert terms_again(message, fifo=fifo, posted_at=POSTED) == terms
 
 

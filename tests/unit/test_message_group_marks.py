@@ -15,7 +15,7 @@ from coordinator.group.fifo import FifoQueue
 from coordinator.group.lanes import MessageGroup
 from coordinator.group.policies import Policies
 from coordinator.memory import Account
-from store.commit.terms import Terms
+from store.commit.terms import DeliveryTerms
 from store.errors import StoreUnavailable
 from store.questions import message_groups as questions
 from store.questions.message_groups import Leased
@@ -104,7 +104,7 @@ def test_it_is_read_on_behind_the_last_that_came(alone: Group) -> None:
 @pytest.mark.parametrize(
     "news",
     [
-        lambda each: each.queue.posted(17, Terms(message_group=KEY)),
+        lambda each: each.queue.posted(17, DeliveryTerms(message_group=KEY)),
         lambda each: each.queue.in_store(17),
         lambda each: each.queue.give_back(each.entry(17), leased=False),
         lambda each: each.queue.yielded([17]),

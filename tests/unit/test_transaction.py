@@ -18,19 +18,19 @@ from coordinator.transaction import Transaction
 from coordinator.transitions import OUTCOME
 from store.commit import terms as terms_module
 from store.commit.batch import Batch
-from store.commit.terms import PLAIN, Terms
+from store.commit.terms import PLAIN, DeliveryTerms
 from store.ids import HalfIds, UuidV7
 from store.spool import LARGE
 from tests.fix_queue import Consumer, queue_of
 
-URGENT = Terms(priority=9)
-LATER = Terms(available=1)
+URGENT = DeliveryTerms(priority=9)
+LATER = DeliveryTerms(available=1)
 
 
 @pytest.mark.rule("T8", "P17", "D7")
 def test_each_kind_of_post_is_told_to_its_address_once_or_more() -> None:
     """Of plain ones the first is enough, which has the lowest id; a post with terms of its own is told by itself."""
-    told: list[tuple[str, int, Terms]] = []
+    told: list[tuple[str, int, DeliveryTerms]] = []
     enqueue = SimpleNamespace(posted=lambda address, entry, half_id, terms: told.append((address, half_id, terms)))
     host = SimpleNamespace(enqueue=enqueue, instance=None, settlements=None)
     txn = Transaction(cast(Any, host), bytes(16), None, cast(Any, None), 60.0)

@@ -11,7 +11,7 @@ import pytest
 from coordinator.bounds import Bounds
 from coordinator.errors import Refusal
 from coordinator.settings import LimitSettings
-from links.crowd import Crowd
+from links.connection_limits import ConnectionLimits
 
 
 @dataclass(eq=False)
@@ -23,11 +23,11 @@ class Client:
     user: str | None = None
 
 
-def _opened(crowd: Crowd, peer: str) -> Refusal | None:
+def _opened(crowd: ConnectionLimits, peer: str) -> Refusal | None:
     limits = LimitSettings(connections_per_address=1)
     client: Any = Client(peer, SimpleNamespace(limits=limits, bounds=Bounds(), memory=SimpleNamespace(connections=1)))
-    assert crowd.came(client) is None
-    return crowd.opens(client)
+    assert crowd.add(client) is None
+    return crowd.admit(client)
 
 
 @pytest.mark.rule("S4")
@@ -41,7 +41,7 @@ def _opened(crowd: Crowd, peer: str) -> Refusal | None:
     ],
 )
 def test_a_network_of_ipv6_is_one_host(first: str, second: str, together: bool) -> None:
-    crowd: Crowd = Crowd()
+    crowd: ConnectionLimits = ConnectionLimits()
     assert _opened(crowd, first) is None
     refused = _opened(crowd, second)
     assert (refused is not None and "limits.connections_per_address" in refused.description) is together

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from links.connection import Connection
 
 
-class Crowd:
-    """From :meth:`came` to :meth:`left`. One user, or one host, may have many, but not the room of all others; before
-    the login a connection counts for its host alone.
+class ConnectionLimits:
+    """Counts each connection from :meth:`add` to :meth:`remove`. One user, or one host, may have many, but not the room
+    of all others; before the login a connection counts for its host alone.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Crowd:
         self._count_unopened = 0
         self._users: dict[str, set[Connection]] = {}
 
-    def came(self, connection: Connection) -> tuple[Connection, CloseReason] | None:
+    def add(self, connection: Connection) -> tuple[Connection, CloseReason] | None:
         """Return the connection that is to be closed for it, and why. Where too many are not open, that is one of those
         of the address that has the most, picked at random, so that neither who is first nor who is last keeps all
         others out.
@@ -44,7 +44,7 @@ class Crowd:
         crowd = max(self._unopened.values(), key=len)
         return secrets.choice(list(crowd)), CloseReason.TOO_MANY_NOT_OPENED
 
-    def opens(self, connection: Connection) -> Refusal | None:
+    def admit(self, connection: Connection) -> Refusal | None:
         """Why it may not be open: there are too many in all, from its host, or for its user."""
         self._is_not_unopened(connection)
         limits, user = connection.service.limits, connection.user
@@ -62,7 +62,7 @@ class Crowd:
             self._users.setdefault(user, set()).add(connection)
         return None
 
-    def left(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         self._is_not_unopened(connection)
         origin = origin_of_peer(connection.peer)
         self._from[origin] -= 1

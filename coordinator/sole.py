@@ -56,7 +56,7 @@ class Claim:
         self._number = number
         self._close_existing = close_existing
         self._container = container
-        self._key = questions.Claimant(_digest(user, container), instance.instance_id, number)
+        self._key = questions.Holder(_digest(user, container), instance.instance_id, number)
         self._asked = time.monotonic()
         self._asked_at = ""
         self._wait = _FIRST_WAIT_SECONDS

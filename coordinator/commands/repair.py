@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from spark.read_back import Report
     from store.audit import Actor
+    from store.commit.terms import DeliveryTerms
     from store.history import Message
     from store.repairs import Repair, Verdict
 

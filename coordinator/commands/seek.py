@@ -23,6 +23,7 @@ from coordinator.commands.group import Name, find
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from store.commit.terms import DeliveryTerms
     from store.seeks import Group, Head, Seek
 
 _OPTIONS = ("--to", "--back-to", "--forth-to")

@@ -290,7 +290,7 @@ def _full_batch(of_each: int) -> batch.Batch:
         whole.commit_ids.append(bytes(16))
         whole.commit_posted.append(1)
         whole.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
-    whole.entry(1, 1, 1, 7, terms.Terms(priority=9))
+    whole.entry(1, 1, 1, 7, terms.DeliveryTerms(priority=9))
     whole.back(1, 3, attempts=1, failures=1, lease=0)
     whole.yield_entry(1, 4, attempts=0)
     whole.share(1, [5])

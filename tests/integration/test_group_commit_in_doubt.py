@@ -95,7 +95,9 @@ def test_a_later_process_of_the_same_number_is_left_alone(
         ((began,),) = truth.rows(f"select {BEGAN} from pg_stat_activity where pid = %s", pid)
         ended: list[bool] = []
         store.loop.run_until(lambda: store.commit.connection.idle)
-        LostBackend(store.loop, store.commit.connection).end(Backend(pid, began - later), lambda: ended.append(True))
+        LostBackend(store.loop, store.commit.connection).terminate(
+            Backend(pid, began - later), lambda: ended.append(True)
+        )
         store.loop.run_until(lambda: ended)
         assert bool(truth.rows("select from pg_stat_activity where pid = %s", pid)) == lives
 

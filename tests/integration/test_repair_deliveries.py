@@ -16,7 +16,7 @@ from coordinator.commands.repair import _proposal
 from store import retention, runs
 from store.codec.encoding import encode_long, encode_map, encode_symbol
 from store.codec.message import annotate
-from store.commit.terms import PLAIN
+from store.commit.terms import PLAIN, DeliveryTerms
 from store.database import connected
 from store.ids import UuidV7
 from store.repairs import Repair, Requeue, State

@@ -53,6 +53,21 @@ OfRole = Annotated[
 ]
 
 
+def tell_what_ends(connection: Connection, *, open_before: bool) -> None:
+    """Tell, behind a change, that permissions count from now on, or no longer (S3)."""
+    from store import permissions
+
+    now_open = permissions.none_counts(connection)
+    if open_before and not now_open:
+        typer.echo(
+            "From now on clients without a login may do what the role anonymous may. To let them go on as before:\n"
+            "coordinator permission grant all '*' --role anonymous",
+            err=True,
+        )
+    elif now_open and not open_before:
+        typer.echo("There are no users and no permissions now: clients without a login may do everything.", err=True)
+
+
 @app.command()
 def grant(
     verbs: Verbs,
@@ -69,9 +84,11 @@ def grant(
 
     grantee, wanted, pattern = _grantee(user, role), _verbs(verbs), _pattern(pattern)
     with store(config, database_url, data_dir, reason) as connection:
+        open_before = permissions.none_counts(connection)
         if not permissions.grant(connection, grantee, wanted, pattern):
             fail(f"there is no user {grantee.user}")
-    typer.echo(f"{_name(grantee)} may {', '.join(wanted)}: {pattern}")
+        typer.echo(f"{_name(grantee)} may {', '.join(wanted)}: {pattern}")
+        tell_what_ends(connection, open_before=open_before)
 
 
 @app.command()
@@ -93,7 +110,8 @@ def revoke(
         found = permissions.revoke(connection, grantee, wanted, pattern)
         if not found:
             fail(f"{_name(grantee)} has no such permission with the pattern {pattern}")
-    typer.echo(f"revoked {found}")
+        typer.echo(f"revoked {found}")
+        tell_what_ends(connection, open_before=False)
 
 
 @app.command("list")

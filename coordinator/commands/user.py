@@ -20,6 +20,7 @@ from coordinator.commands.administration import (
     store,
     user_name,
 )
+from coordinator.commands.permissions import tell_what_ends
 
 app = typer.Typer(help="Users that clients log in as.", no_args_is_help=True)
 
@@ -50,7 +51,7 @@ def add(
 ) -> None:
     """Make a user, while the service runs. Its password is not stored, but what it is compared by."""
     from coordinator.login import verifiers
-    from store import users
+    from store import permissions, users
     from store.errors import UserExists
 
     name = user_name(name)
@@ -60,11 +61,13 @@ def add(
         fail("--without-password: a password is given too; leave one out", 2)
     made = {} if without_password else verifiers.new(_password(password_file))
     with store(config, database_url, data_dir, reason) as connection:
+        open_before = permissions.none_counts(connection)
         try:
             users.add(connection, name, made)
         except UserExists:
             fail(f"there is a user {name} already")
-    typer.echo(f"made the user {name}")
+        typer.echo(f"made the user {name}")
+        tell_what_ends(connection, open_before=open_before)
 
 
 @app.command("list")
@@ -144,7 +147,8 @@ def remove(
     with store(config, database_url, data_dir, reason) as connection:
         if not users.remove(connection, name):
             fail(f"there is no user {name}")
-    typer.echo(f"removed the user {name}")
+        typer.echo(f"removed the user {name}")
+        tell_what_ends(connection, open_before=False)
 
 
 def _role(text: str | None) -> str:

@@ -5,52 +5,16 @@ instances, and told what these have posted.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from coordinator.group.fifo import FifoQueue
+from coordinator.group.known import Known
 from coordinator.group.queues import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from coordinator.group.policies import Policies
     from coordinator.instance import Instance
-
-
-# The queues that are in use, by their consumer groups: found as long as an address that is known, a link, or a
-# transaction has them.
-
-
-class _Anchor:
-    """A queue and its anchor have each other. The weak reference is to the anchor: a queue that mypyc has compiled can
-    have none.
-    """
-
-    __slots__ = ("__weakref__", "queue")
-
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-
-
-class Known:
-    def __init__(self) -> None:
-        self._anchors: WeakValueDictionary[int, _Anchor] = WeakValueDictionary()
-
-    def __iter__(self) -> Iterator[Queue]:
-        """Those that were there when it began."""
-        return iter([anchor.queue for anchor in list(self._anchors.values())])
-
-    def get(self, group_id: int) -> Queue | None:
-        anchor = self._anchors.get(group_id)
-        return anchor.queue if anchor is not None else None
-
-    def add(self, queue: Queue) -> None:
-        anchor = queue.anchor = _Anchor(queue)
-        self._anchors[queue.group_id] = anchor
-
-    def remove(self, queue: Queue) -> None:
-        """From now on it is not found, even while it is in use."""
-        self._anchors.pop(queue.group_id, None)
 
 
 #: how often queues are looked at that may be of no use any more

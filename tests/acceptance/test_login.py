@@ -318,8 +318,8 @@ def test_by_default_no_password_is_taken_in_plain_text() -> None:
 
 
 @pytest.mark.rule("S1")
-@pytest.mark.parametrize("how", ["disable", "remove"])
-def test_a_user_that_may_not_log_in_any_more_is_out(dial: Dial, service: Service, user: str, how: str) -> None:
+@pytest.mark.parametrize("how", [["set", "--disable"], ["remove"]], ids=["disabled", "removed"])
+def test_a_user_that_may_not_log_in_any_more_is_out(dial: Dial, service: Service, user: str, how: list[str]) -> None:
     """At once: its connections end, and a login under way fails."""
     inside, under_way = Login(dial()), Login(dial())
     client = ScramClient(user=user, password=PASSWORD)
@@ -329,7 +329,7 @@ def test_a_user_that_may_not_log_in_any_more_is_out(dial: Dial, service: Service
     other.open()
     under_way.init("SCRAM-SHA-256", client.first())
     last = client.final(under_way.challenge())
-    service.cli("user", how, user)
+    service.cli("user", *how, user)
     closed = inside.peer.closed()
     assert closed.condition == "amqp:unauthorized-access"
     under_way.respond(last)

@@ -46,7 +46,9 @@ def _stored(database: Connection) -> dict[tuple[str, str], tuple[bytes, int, byt
 @pytest.mark.rule("S1", "S8")
 def test_a_user_is_made_changed_and_removed(run: Command, database: Connection, password_file: str) -> None:
     made = run("add", "alice", "--password-file", password_file)
-    assert (made.returncode, made.stdout, made.stderr) == (0, "made the user alice\n", "")
+    assert (made.returncode, made.stdout) == (0, "made the user alice\n")
+    assert made.stderr.endswith("coordinator permission grant all '*' --role anonymous\n")
+    assert run("add", "bob", "--without-password").stderr == run("remove", "bob").stderr == ""
     stored = _stored(database)
     assert set(stored) == {("alice", mechanism) for mechanism in verifiers.HASHES}
     for (_, mechanism), (salt, iterations, stored_key) in stored.items():
@@ -55,34 +57,36 @@ def test_a_user_is_made_changed_and_removed(run: Command, database: Connection, 
     assert len({salt for salt, _, _ in stored.values()}) == len(stored)
     assert run("add", "alice", "--password-file", password_file).stderr == "error: there is a user alice already\n"
 
-    assert run("password", "alice", "--password-file", password_file).stdout == "alice: has a new password\n"
+    assert run("set", "alice", "--password-file", password_file).stdout == "alice: has a new password\n"
     changed = _stored(database)
     assert set(changed) == set(stored)
     assert not set(changed.values()) & set(stored.values())
 
-    assert run("disable", "alice").stdout == "alice: disabled\n"
+    assert run("set", "alice", "--disable").stdout == "alice: disabled\n"
     (line,) = json.loads(run("list", "--json").stdout)
     assert line["name"] == "alice"
     assert line["disabled_at"]
     assert line["password_set_at"]
-    assert run("disable", "alice").returncode == 0
+    assert run("set", "alice", "--disable").returncode == 0
     (again,) = json.loads(run("list", "--json").stdout)
     assert again["disabled_at"] == line["disabled_at"]
-    assert run("enable", "alice").stdout == "alice: enabled\n"
+    assert run("set", "alice", "--enable").stdout == "alice: enabled\n"
     shown = run("list").stdout.splitlines()
     assert shown[0].split() == ["name", "disabled-at", "password-set-at", "created-at", "roles"]
     assert shown[1].split()[:2] == ["alice", "-"]
 
-    assert run("remove", "alice").stdout == "removed the user alice\n"
+    removed = run("remove", "alice")
+    assert removed.stdout == "removed the user alice\n"
+    assert removed.stderr == ("There are no users and no permissions now: clients without a login may do everything.\n")
     assert _stored(database) == {}
     assert json.loads(run("list", "--json").stdout) == []
 
 
 @pytest.mark.rule("S1")
-@pytest.mark.parametrize("what", ["password", "disable", "enable", "remove"])
+@pytest.mark.parametrize("what", ["--password-file", "--disable", "--enable", "remove"])
 def test_a_user_that_is_not_there(run: Command, password_file: str, what: str) -> None:
-    more = ["--password-file", password_file] if what == "password" else []
-    done = run(what, "bob", *more)
+    more = [password_file] if what == "--password-file" else []
+    done = run("remove", "bob") if what == "remove" else run("set", "bob", what, *more)
     assert (done.returncode, done.stderr) == (1, "error: there is no user bob\n")
 
 

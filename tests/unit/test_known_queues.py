@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from coordinator.group.serving import Known
+from coordinator.group.known import Known
 
 
 class _Queue:

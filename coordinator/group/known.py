@@ -1,0 +1,45 @@
+"""The queues that are in use, by their consumer groups: found as long as an address that is known, a link, or a
+transaction has them. Its own file, as mypyc does not compile it: a compiled class takes no weak reference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coordinator.group.queues import Queue
+
+
+class _Anchor:
+    """A queue and its anchor have each other. The weak reference is to the anchor: a queue that mypyc has compiled can
+    have none.
+    """
+
+    __slots__ = ("__weakref__", "queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+
+class Known:
+    def __init__(self) -> None:
+        self._anchors: WeakValueDictionary[int, _Anchor] = WeakValueDictionary()
+
+    def __iter__(self) -> Iterator[Queue]:
+        """Those that were there when it began."""
+        return iter([anchor.queue for anchor in list(self._anchors.values())])
+
+    def get(self, group_id: int) -> Queue | None:
+        anchor = self._anchors.get(group_id)
+        return anchor.queue if anchor is not None else None
+
+    def add(self, queue: Queue) -> None:
+        anchor = queue.anchor = _Anchor(queue)
+        self._anchors[queue.group_id] = anchor
+
+    def remove(self, queue: Queue) -> None:
+        """From now on it is not found, even while it is in use."""
+        self._anchors.pop(queue.group_id, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -348,7 +349,7 @@ def test_forth_says_with_each_piece_that_it_lives(rows: Rows, monkeypatch: pytes
         rows.connection.commit()
 
     # not the module's own: threads of other tests sleep as well
-    monkeypatch.setattr(seeks, "time", SimpleNamespace(sleep=given_up))
+    monkeypatch.setattr(seeks, "time", SimpleNamespace(sleep=given_up, monotonic=time.monotonic))
     with pytest.raises(Fenced, match="run it again to finish"):
         seeks.move_forth(rows.connection, _group(rows), 1 << 62, version="1")
     assert _waiting(rows, number) == waiting
@@ -366,7 +367,7 @@ def test_forth_that_was_interrupted_goes_on_counting(rows: Rows, monkeypatch: py
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(seeks, "time", SimpleNamespace(sleep=interrupted))
+        patched.setattr(seeks, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic))
         with pytest.raises(KeyboardInterrupt):
             seeks.move_forth(rows.connection, _group(rows), 1 << 62, version="1", chunk=2)
     assert _waiting(rows, number) == []

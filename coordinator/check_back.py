@@ -120,9 +120,9 @@ def _with_annotations(message: bytes, found: list[Section], annotations: list[by
 # scanning backwards: every other scan covers one piece of the past.
 
 _MICROS = 1_000_000
-#: the shortest piece. A piece is at least one part in _FEWEST_PARTS of the past already scanned: about a hundred pieces
-#: in all. Such a piece may be hours of a day that was busy long ago: after a slow scan the next pieces are smaller,
-#: until a scan is quick
+#: the shortest piece; and into how many parts the past already scanned is divided, of which a piece is one: about a
+#: hundred pieces in all. Such a piece may be hours of a day that was busy long ago: after a slow scan the next pieces
+#: are smaller, until a scan is quick
 _SHORTEST = 60 * _MICROS
 _FEWEST_PARTS, _MOST_PARTS = 8, 32
 _SLOW_SECONDS, _QUICK_SECONDS = 0.010, 0.003
@@ -385,7 +385,7 @@ class Checks:
         questions.take(instance.queries, wanted, instance.instance_id, partial(self._taken, rooms, asked))
 
     def _look_on(self, pause: float) -> None:
-        """Schedule the next scan: now for hurried checkers, after a pause for the round's rest, else for a new round."""
+        """Schedule the next scan: now for hurried checkers, after a pause for the round's rest, else later."""
         if self._turns.hurried:
             self._look_in(0.0)
         elif self._turns.left:

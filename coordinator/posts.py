@@ -288,7 +288,8 @@ class Parked(NamedTuple):
 class Relay:
     """Posts, in order, the messages of one link to the anonymous relay that wait for an address; discharges wait too.
 
-    Posts that were sent settled remain when the link ends: they are forwarded as if sent on a link of their own (anonymous terminus 1.0, section 2.2).
+    Posts that were sent settled remain when the link ends: they are forwarded as if sent on a link of their own
+    (anonymous terminus 1.0, section 2.2).
     """
 
     __slots__ = ("_asked", "_going_on", "_link", "_link_open", "_posts", "_resolved", "waiting")

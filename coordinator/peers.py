@@ -1,4 +1,6 @@
-"""Peers tracks the other instances: whether any are alive, and their NOTIFYs about addresses, groups, claims and links."""
+"""Peers tracks the other instances: whether any are alive, and their NOTIFYs about addresses, groups, claims and
+links.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Frames passes over the plain frames of a peer, observes those of the service, and rewrites these where they must have
+"""This module passes over plain frames of a peer, observes those of the service, and rewrites these where they need
 values that the engine cannot be given.
 
-Passing over frames is one call of C if the compiled part is there (``_frames.c``); the functions here are its twins, and
-specify it.
+Passing over frames is one call of C if the compiled part is there (``_frames.c``); the functions here are its twins,
+and specify it.
 """
 
 from __future__ import annotations

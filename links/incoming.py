@@ -26,7 +26,8 @@ _ROOM = engine.MESSAGE_ROOM
 class Incoming(Link):
     """Receives messages from a peer. ``credit``: how much the peer gets; topped up when half is used.
 
-    A delivery that is large, or does not fit into the memory for incomplete ones, is gathered in a file (:mod:`store.spool`).
+    A delivery that is large, or does not fit into the memory for incomplete ones, is gathered in a file
+    (:mod:`store.spool`).
     """
 
     __slots__ = (

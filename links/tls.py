@@ -82,9 +82,7 @@ class TlsSocket(socket.socket):
             if octets is not None:
                 more, ended = self._decrypt_new(octets, view[taken:], room - taken)
                 taken += more
-        if taken == room or (
-            taken and ended
-        ):  # there may be more octets in the buffers, which the socket does not report
+        if taken == room or (taken and ended):  # the buffers may have more, which the socket does not report
             self.must_read()
         if not self.flush():
             if self._greeted and len(self._unsent) > _MOST_UNSENT:

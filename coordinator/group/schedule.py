@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
 #: Seconds after a NOTIFY of an application for which queries are repeated, at intervals that double from the first one:
-#: commits that were under way with it notify nobody (store/sql/application.sql).
+#: commits that were under way with it send no NOTIFY (store/sql/application.sql).
 _AFTER_NOTICE_SECONDS = 0.5
 _FIRST_INTERVAL_SECONDS = 0.01
 #: How long another instance may have the turn without ending it: its process may be stopped. After that, progress

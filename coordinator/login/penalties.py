@@ -1,8 +1,8 @@
 """Penalties delay the answer to a wrong password: longer with each by the same address, or for the same user.
 
 A right password waits only if the same address has just sent a wrong one for the same user, so that parallel guesses
-gain nothing; clients at other addresses do not wait. Of IPv6, a network of 64 bits is one address. Each worker counts for
-itself, in bounded memory.
+gain nothing; clients at other addresses do not wait. An IPv6 network of 64 bits is one address. Each worker counts
+alone, in bounded memory.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ class InStore:
             txn.registry.refuse_largest()
 
     def awaits_decision(self, link: PostLink, delivery: object, message: Octets) -> None:
-        """Let a post's sender wait for the decision, unless the transaction is left undecided or can only roll back."""
+        """Keep a post's sender waiting for the decision, unless the transaction is left or can only roll back."""
         txn = self.txn
         if txn.state is LEFT:
             link.left(delivery)

@@ -55,7 +55,7 @@ class Account:
     )  # fmt: skip
 
     def __init__(self, bounds: Bounds, most: int) -> None:
-        """``most``: octets of all parts together."""
+        """``most``: the most octets of all parts together."""
         #: the most octets of each part
         self.most = max(1, most // 6)
         #: the number of undecided transactions from which on each connection may have only a fair number

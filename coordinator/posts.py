@@ -58,7 +58,7 @@ class PostLink(Protocol):
 
     @property
     def relay(self) -> Relay | None:
-        """The posts that wait for their addresses, on the anonymous relay."""
+        """The queue of posts that wait for their addresses, on the anonymous relay; None on other links."""
 
     @property
     def continues(self) -> bool:

@@ -39,7 +39,7 @@ _LONGEST_NAME = 200
 
 
 class Consuming(Outgoing):
-    """Implements :class:`coordinator.group.entries.Consumer`."""
+    """Sends entries, and passes on the peer's outcomes; implements :class:`coordinator.group.entries.Consumer`."""
 
     __slots__ = (
         "_frame",

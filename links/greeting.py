@@ -61,7 +61,7 @@ class Greeting:
         self.user: str | None = None
 
     def take(self, octets: bytes) -> bytes:
-        """Take the next octets of the peer; return the answer. :attr:`rest` then has the octets for the engine."""
+        """Handle the next octets of the peer; return the answer. :attr:`rest` then has the octets for the engine."""
         self._octets += octets
         self._taking = True
         while not self.done and not self.failed and not self.waiting and self._expects():

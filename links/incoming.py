@@ -279,7 +279,7 @@ class Incoming(Link):
             self.connection.mark()
 
     def _unsettled(self) -> int:
-        """How many answered deliveries use up credit until their sender settles them."""
+        """Return how many answered deliveries use up credit until their sender settles them."""
         return 0
 
     def say_credit(self) -> None:

@@ -112,7 +112,7 @@ def _article(name: str) -> str:
 
 
 class Performative:
-    """``code``: of its descriptor. ``starts``: where its fields begin."""
+    """A decoded performative. ``code``: of its descriptor. ``starts``: where its fields begin."""
 
     __slots__ = ("code", "octets", "starts")
 
@@ -123,7 +123,7 @@ class Performative:
 
     @property
     def name(self) -> str:
-        """With its article."""
+        """The name with its article, for errors."""
         return _article(_DEFINITIONS[self.code][0])
 
     def has(self, place: int) -> bool:
@@ -391,9 +391,9 @@ def properties(data: engine.Pointer, name: str) -> dict[str, object]:
 
 
 def look_at_node(asked: engine.Pointer) -> None:
-    """What properties a client wants of the node that is made for it (part 3, section 3.5.9). ``asked``: its terminus.
+    """Check the properties that a client sets for its dynamic node (part 3, section 3.5.9). ``asked``: its terminus.
 
-    :raises Refusal: one is not understood, or of another type.
+    :raises Refusal: a property is unknown, or has another type.
     """
     name = "dynamic-node-properties"
     found = value(engine.terminus_properties(asked), name)

@@ -186,7 +186,9 @@ class View:
             return None
         if name not in self._decoded:
             self.spend(len(pair))
-            found: object = None  # a value that cannot be decoded, or is not allowed for a property (section 3.2.5), counts as missing
+            found: object = (
+                None  # undecodable values, and those that no property may have (section 3.2.5), count as missing
+            )
             with suppress(DecodeError):
                 found = scalar(pair, skip(pair, 0))[0]
             self._decoded[name] = found

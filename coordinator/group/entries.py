@@ -154,7 +154,7 @@ class Entry:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key within the group: by priority, then by id (P17)."""
+        """The sort key within the group: by priority, then by id (P17)."""
         return -self.priority, self.id
 
     def __lt__(self, other: Entry) -> bool:

@@ -57,7 +57,7 @@ class Retry:
 
 @lru_cache(maxsize=1000)
 def parse_retry(text: str) -> Retry:
-    """:raises RetryInvalid: saying what was wrong."""
+    """Parse a retry policy. :raises RetryInvalid: with the reason."""
     if len(text) > LONGEST_TEXT:
         raise RetryInvalid(f"a retry policy of {len(text)} characters; expected at most {LONGEST_TEXT}")
     name, *words = text.split() or [""]

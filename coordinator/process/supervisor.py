@@ -182,7 +182,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let a signal end the enclosed wait for the database at the start, with :class:`StartCancelled`."""
+        """Make a signal end the enclosed wait for the database at the start, with :class:`StartCancelled`."""
         self._preparing = True
         try:
             if self._stopping:

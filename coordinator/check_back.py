@@ -275,7 +275,7 @@ class Checker(Protocol):
 
     @property
     def room(self) -> int:
-        """How many more checks the link takes now."""
+        """The number of further checks that the link accepts now."""
 
     def send(self, due: Due, octets: bytes) -> None:
         """Send a check; there is room."""

@@ -283,7 +283,7 @@ class InStore:
             return
         before, self.sent = self.sent, self.asked.over(self.terms)
         here = txn.id in rows.declared
-        if not here or self.sent != before:  # a later message of the same batch may say how it is checked
+        if not here or self.sent != before:  # a later message of the same batch may set check terms
             batch.registered.pop(txn.id, None)
             new = here or (before is None and not txn.registered)
             rows.declare(txn.id, self.declared(self.sent), new=new)

@@ -100,12 +100,12 @@ class Account:
 
     @property
     def fair_transactions(self) -> int:
-        """How many undecided transactions one connection may have while there are too many."""
+        """The number of undecided transactions that one connection may have while there are too many."""
         return max(LEAST_TRANSACTIONS, self.most_transactions // max(1, self.connections))
 
     @property
     def most_addresses(self) -> int:
-        """How many addresses may be in memory: a quarter of a part's octets."""
+        """The number of addresses that may be in memory: a quarter of a part's octets."""
         return max(16, self.most // 4 // ADDRESS_OCTETS)
 
 

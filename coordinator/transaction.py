@@ -485,7 +485,7 @@ class Transaction:
                 self.keep(entry)
 
     def keep(self, entry: Entry) -> None:
-        """Restore the delivery's state before it was retired; if the peer has settled it, settle it by default."""
+        """Restore the state before the retirement; a settled or linkless delivery gets the default outcome."""
         entry.last_txn = self.id
         entry.txn = entry.outcome = None
         entry.met(KEPT)

@@ -299,7 +299,7 @@ class Connection(Client):
             return
         self.opened = True
         idle = engine.transport_remote_idle_timeout(self.transport)
-        if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with an error that says why
+        if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with a reason
             text = f"an idle-time-out of {idle} ms cannot be kept; {SHORTEST_IDLE_MS} ms or more was expected"
             self.force_close(CloseReason.OPEN_REFUSED, Condition.NOT_ALLOWED, text)
             return

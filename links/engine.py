@@ -24,7 +24,7 @@ Pointer = Any
 
 NULL = ffi.NULL
 
-#: has functions that its binding leaves out
+#: the library itself, for functions that its binding omits
 _library = ctypes.CDLL(cproton_ffi.__file__)
 _library.pn_session_remote_incoming_window.argtypes = _library.pn_delivery_buffered.argtypes = (ctypes.c_void_p,)
 _library.pn_session_remote_incoming_window.restype = ctypes.c_uint32
@@ -190,7 +190,7 @@ data_decode = lib.pn_data_decode
 data_encode = lib.pn_data_encode
 data_encoded_size = lib.pn_data_encoded_size
 
-#: of a terminus, as large as others make them
+#: the values of a terminus that may be of any size
 _VALUES = (terminus_filter, terminus_capabilities, terminus_outcomes, terminus_properties)
 
 READ_ROOM = 1 << 18
@@ -262,7 +262,7 @@ def discard(pointer: Pointer) -> None:
         delivery_settle(pointer)
 
 
-#: of a value, however small, that the engine has decoded
+#: octets of any value that the engine has decoded, however small
 _VALUE_OCTETS = 80
 
 
@@ -307,8 +307,9 @@ def tag_of(pointer: Pointer) -> bytes:
     return bytes(ffi.buffer(found.start, found.size))
 
 
-#: Most octets of a description on the wire. Proton respects the peer's max-frame-size in transfers only; a description
-#: of 300 octets fits the smallest frame (512; part 2, section 2.8.19), whichever performative has it.
+#: The most octets of a description on the wire. Proton respects the peer's max-frame-size in transfers only; a
+#: description
+#: of 300 octets fits the smallest frame (512; part 2, section 2.8.19), in any performative.
 _LONGEST_DESCRIPTION = 300
 
 
@@ -374,7 +375,7 @@ def link_is_named(pointer: Pointer) -> bool:
     return bool(lib.pn_link_name(pointer) != NULL)
 
 
-#: octets of an attach without names, addresses and values of others
+#: octets of an attach without its names, addresses and variable values
 _ATTACH_ROOM = 150
 
 

@@ -409,7 +409,7 @@ def look_at_node(asked: engine.Pointer) -> None:
                 raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} is a lifetime-policy, as delete-on-close")
         elif key == "supported-dist-modes":
             modes = wanted if type(wanted) is list else [wanted]
-            if not modes or not all(each in ("move", "copy") for each in modes):  # Proton's clients say a string
+            if not modes or not all(each in ("move", "copy") for each in modes):  # Proton's clients send a string
                 raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} has the symbols move and copy")
         else:
             raise Refusal(

@@ -270,7 +270,7 @@ class DeadLetters:
         self._moving -= 1
         if not self._moving:
             self._again = False
-            self.wake()  # until none is left
+            self.wake()  # until no marked entry is left
 
 
 class Burial:

@@ -27,7 +27,7 @@ class Consumer(Protocol):
 
     @property
     def room(self) -> int:
-        """How many entries the link takes now: its credit, within the limit of unsettled deliveries."""
+        """The number of entries that the link accepts now: its credit, within the limit of unsettled deliveries."""
 
     @property
     def draining(self) -> bool: ...

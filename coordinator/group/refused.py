@@ -95,7 +95,7 @@ class Refused:
 
     @property
     def room(self) -> int:
-        """How many more entries may be set aside."""
+        """The number of further entries that may be set aside."""
         return _MOST_ASIDE - len(self.aside)
 
     def stand_aside(self, entries: Sequence[Entry]) -> None:

@@ -200,7 +200,7 @@ class Plain:
         if not name or not password or as_whom not in ("", name):  # to act as another is not possible
             self._say(REFUSED)
             return
-        with suppress(verifiers.NotPrepared):  # then it is compared as it is, for the same time: no user has it
+        with suppress(verifiers.NotPrepared):  # then it is compared unchanged, for the same time: no user has it
             password = verifiers.prepared_password(password)
 
         def fits(verifier: Verifier) -> Outcome | None:
@@ -220,8 +220,8 @@ class Plain:
 _NONCE_OCTETS = 18
 #: the most characters of a client's nonce, so that the challenge is a SASL frame of at most 512 octets (5.3.1)
 _LONGEST_NONCE = 256
-#: gs2-header, authzid, name, nonce; the client may support channel binding (y), but not use it (p=), and what comes
-#: before the name (m=) must not be ignored
+#: gs2-header, authzid, name, nonce; the client may support channel binding (y), but not use it (p=), and an
+#: extension before the name (m=) must not be ignored
 _FIRST = re.compile(r"([ny],(?:a=([^,]*))?,)(n=([^,]*),r=([\x21-\x2b\x2d-\x7e]+)(?:,.*)?)", re.DOTALL)
 _FINAL = re.compile(r"(c=([A-Za-z0-9+/=]*),r=([\x21-\x2b\x2d-\x7e]+)(?:,(?!p=)[A-Za-z]=[^,]*)*),p=([A-Za-z0-9+/=]+)")
 #: the two characters that are escaped in a name

@@ -459,7 +459,7 @@ class _Request(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer an invalid request or another method, without quoting it, and without HTML."""
         self.close_connection = True
-        self.request_version = self.protocol_version  # with a status line, also where none of the request's was read
+        self.request_version = self.protocol_version  # with a status line, even if the request's was not read
         self._answer(HTTPStatus(code), b"expected GET or HEAD of HTTP/1.0 or HTTP/1.1\n")
 
     def _shows_token(self) -> bool:

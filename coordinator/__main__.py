@@ -1,4 +1,4 @@
-"""The command line, and the composition root. A command imports what it needs when it runs."""
+"""The command line is the composition root; each command imports its modules when it runs."""
 
 from __future__ import annotations
 

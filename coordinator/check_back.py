@@ -1,10 +1,10 @@
-"""Check-back: undecided transactions whose clients have left them, or kept them for too long, are shown to checkers,
-which say what became of them (rules H7 to H11).
+"""Check-back sends undecided transactions, which their clients have left or kept for too long, to checkers, whose
+outcomes decide them (rules H7 to H11).
 
-Each instance looks for the producer groups that have a checker with credit here. A transaction that is due is taken by
-one instance: it reads the first half, sends a copy to one of its checkers, and then counts the check in the store: only
-what was really sent counts, also where the instance dies or loses its connection in between. However many are due at
-once, clients that commit go first: looks pause then.
+Each instance queries the store for the producer groups that have a checker with credit here. One instance takes a due
+transaction: it reads the first half, sends a copy to one of its checkers, and then counts the check in the store. Only
+checks that were really sent count, even if the instance dies or loses its connection in between. Clients that commit
+have priority over any number of due transactions: the queries pause then.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ if TYPE_CHECKING:
     from store.questions.checks import Exhausted, Late
 
 
-# The copy that is sent to a checker (rule H8): the first half, or of a transaction that has only retired the first
-# message of these, with delivery annotations of its own.
+# A check is a copy of a message (rule H8), with delivery annotations of its own: of the first half, or of the first
+# retired message where the transaction has no half.
 
 HALF_COUNT, RETIRED_COUNT, DECLARED_AT = "x-opt-half-count", "x-opt-retired-count", "x-opt-declared-at"
-#: of a large message: its body is not part of the copy
+#: annotation that marks the copy of a large message, which has no body
 BODY_LEFT_OUT = "x-opt-body-left-out"
-#: the last section before the body that a copy has, where not all of them can be read
+#: the last section before the body that a copy includes; the next is tried where decoding fails
 _BEFORE_BODY = (APPLICATION_PROPERTIES, PROPERTIES, MESSAGE_ANNOTATIONS, HEADER)
 
 
 def annotations_of(
     txn_id: bytes, checks: int, halves: int, retired: int, address: str, declared_ms: int
 ) -> list[bytes]:
-    """The pairs of the delivery annotations; ``checks`` counts this one, ``declared_ms`` is Unix time."""
+    """Return the encoded pairs of delivery annotations. ``checks`` includes this one; ``declared_ms`` is Unix time."""
     return [
         encode_symbol(TXN_ID) + encode_binary(txn_id),
         encode_symbol(CHECK_COUNT) + encode_uint(checks),
@@ -86,10 +86,10 @@ def annotations_of(
 
 
 def copy_of(message: bytes, annotations: list[bytes], *, whole: bool) -> bytes:
-    """The message with these delivery annotations in place of its own.
+    """Return the message with these delivery annotations in place of its own.
 
-    ``whole``: False where ``message`` is the beginning of a large one; the copy ends before its body then, and says so.
-    A message that cannot be read is the body of the copy.
+    ``whole``: False where ``message`` is the beginning of a large one; the copy then ends before the body, and an
+    annotation marks it. A message that cannot be decoded becomes the body of the copy.
     """
     if whole:
         with suppress(DecodeError):
@@ -112,28 +112,28 @@ def _with_annotations(message: bytes, found: list[Section], annotations: list[by
     return header + _annotations_section(annotations) + (message[rest[0][0] : rest[-1][1]] if rest else b"")
 
 
-# Where in time an instance looks for transactions that are to be checked (rule H12).
+# Marks say which period an instance scans for transactions that are to be checked (rule H12).
 #
-# Each look begins where the last has left none that are due. Index entries of decided transactions stay while a
-# snapshot is held (a dump, a reconciliation): a look that began with the oldest would walk through all of them. Older
-# ones that are undecided still, as they were due before this instance looked, or as another instance wrote them very
-# late, are looked for backwards, one piece of time in every other look.
+# Each scan begins where the last one has left no due transaction. Index entries of decided transactions stay while a
+# snapshot is held (a dump, a reconciliation): a scan from the oldest would pass all of them. Older transactions that
+# are still undecided (they were due before this instance began, or another instance wrote them very late) are found by
+# scanning backwards: every other scan covers one piece of the past.
 
 _MICROS = 1_000_000
-#: the shortest piece, and each as a part of the past behind it that was looked at: about a hundred pieces in all. Such
-#: a part may be a few hours of a day that was busy long ago: after a look that was slow, the next are smaller,
-#: until one is quick
+#: the shortest piece; and into how many parts the past already scanned is divided, of which a piece is one: about a
+#: hundred pieces in all. Such a piece may be hours of a day that was busy long ago: after a slow scan the next pieces
+#: are smaller, until a scan is quick
 _SHORTEST = 60 * _MICROS
 _FEWEST_PARTS, _MOST_PARTS = 8, 32
 _SLOW_SECONDS, _QUICK_SECONDS = 0.010, 0.003
-#: one that has not looked for longer begins anew, so that it never looks at so much in one piece
+#: after a longer break the marks begin anew, so that no forward scan covers more
 _LONGEST = 600 * _MICROS
-#: before that, there is no transaction
+#: no transaction is older
 _BEGINNING = EPOCH_MS * 1000 - POSTGRES_EPOCH * _MICROS
 
 
 class Marks:
-    """Of one producer group. Times are microseconds since 2000."""
+    """Choose the periods to scan for one producer group. Times are microseconds since 2000."""
 
     __slots__ = ("_asked", "_back", "_backwards", "_low", "_parts", "complete")
 
@@ -143,22 +143,22 @@ class Marks:
         self._begin(now)
 
     def _begin(self, now: int) -> None:
-        #: forwards, a look begins here
+        #: a forward scan begins here
         self._low = now - _SHORTEST
-        #: from here on to where it begins forwards, none is left; :data:`BEFORE`: none is left before either
+        #: no due transaction is left between here and ``_low``; :data:`BEFORE`: none is left in all the past
         self._back = self._low
-        #: the look under way
+        #: whether the scan under way goes backwards
         self._backwards = False
-        #: the last look was forwards and has left none, and all of the past was looked at before
+        #: whether the last forward scan has left no due transaction, and all of the past was scanned
         self.complete = False
 
     def again(self) -> None:
-        """Look at all of the past once more."""
+        """Scan all of the past once more."""
         if self._back == BEFORE:
             self._back = self._low
 
     def wanted(self, most: int, now: int) -> Wanted:
-        """What to ask for now, at most so many transactions."""
+        """Return the period to query now, for at most ``most`` transactions."""
         if now - self._asked > _LONGEST:
             self._begin(now)
         self._asked = now
@@ -172,8 +172,8 @@ class Marks:
         return begin if begin > _BEGINNING else BEFORE
 
     def looked(self, low: int, *, full: bool, seconds: float) -> None:
-        """The answer. ``low``: from there on some may be left; ``full``: as many came as were asked for; ``seconds``:
-        how long the look took.
+        """Record a scan's answer. ``low``: due transactions may be left from there on; ``full``: as many were found as
+        were queried; ``seconds``: how long the scan took.
         """
         self.complete = not (self._backwards or full) and self._back == BEFORE
         if not self._backwards:
@@ -188,9 +188,9 @@ class Marks:
         self._backwards = not self._backwards and self._back > BEFORE
 
 
-# Which checkers an instance looks for next: some at a time, so that thousands of them keep nothing else waiting.
+# Turns choose the checkers whose groups are queried next: some at a time, so that thousands delay nothing else.
 #
-# Those that have more room go first. All others have their turn in each round, one after the other.
+# Checkers that have got more room are first. All others have one turn in each round.
 
 C = TypeVar("C")
 
@@ -199,11 +199,11 @@ class Turns(Generic[C]):
     __slots__ = ("_first", "_line", "left")
 
     def __init__(self) -> None:
-        #: the one whose turn was last comes last
+        #: all checkers; the one whose turn was last is at the end
         self._line: OrderedDict[C, None] = OrderedDict()
-        #: those that go first
+        #: checkers to be taken first
         self._first: dict[C, None] = {}
-        #: of the line, how many the round has left
+        #: how many checkers of the line still have a turn in this round
         self.left = 0
 
     def add(self, checker: C) -> None:
@@ -215,20 +215,20 @@ class Turns(Generic[C]):
         self._first.pop(checker, None)
 
     def first(self, checkers: Iterable[C]) -> None:
-        """They go first."""
+        """Put the checkers before all others."""
         self._first |= dict.fromkeys(checkers)
 
     def begin(self) -> None:
-        """A new round; what was left of the last one is in it."""
+        """Begin a new round, which includes checkers left over from the last one."""
         self.left = len(self._line)
 
     @property
     def hurried(self) -> bool:
-        """Whether any go first."""
+        """Whether any checkers are to be taken first."""
         return bool(self._first)
 
     def take(self, most: int) -> list[C]:
-        """The next checkers, at most so many; half of them are of the round, as long as it has any left."""
+        """Take the next checkers, at most ``most``; half of them from the round, as long as it has any left."""
         taken = dict.fromkeys(islice(self._first, most // 2 if self.left else most))
         for checker in taken:
             del self._first[checker]
@@ -245,73 +245,73 @@ log = structlog.get_logger(__name__)
 #: a transaction that is to be checked
 Due = questions.Due
 
-#: between looks for transactions that clients leave at other instances; and the shortest time between looks
+#: seconds between scans, for transactions that clients leave at other instances; and the least between any two
 _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
-#: between looks at the whole of a group, for what another instance was very late to write
+#: seconds between scans of a group's whole past, for rows that another instance wrote very late
 _WHOLE_SECONDS = 600.0
-#: groups without a checker of which is known where to look
+#: how many groups without a checker keep their marks
 _MOST_MARKS = 1000
-#: checkers that are looked for at once, and transactions of one group that are taken then
+#: how many checkers one scan serves, and how many transactions of one group it takes
 _CHECKERS_AT_ONCE = _AT_ONCE = 50
-#: while clients commit, to take some and read their halves has one part in so many of the time: a crowd that is due at
-#: once must not slow them down. And the longest pause, where the store was slow
+#: while clients commit, taking transactions and reading their halves gets one part in so many of the time: many due at
+#: once must not slow clients down. And the longest pause after a slow scan
 _PARTS = 64
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
 class Checker(Protocol):
-    """A link of a checker."""
+    """The link on which a checker receives checks."""
 
     group: str
-    #: checks that are on their way to it, read from the store now
+    #: how many checks for it are being read from the store
     coming: int
-    #: of a message that its peer takes, and what is told of a transaction has fewer; 0: any
+    #: the largest message that its peer takes, always more than a check's annotations; 0: any
     most_octets: int
 
     @property
     def number(self) -> int:
-        """Of its connection, at this instance."""
+        """The number of its connection at this instance."""
 
     @property
     def room(self) -> int:
-        """How many more checks it takes now."""
+        """The number of further checks that the link accepts now."""
 
     def send(self, due: Due, octets: bytes) -> None:
         """Send a check; there is room."""
 
     def looked(self) -> None:
-        """There is nothing more for it now: a drain uses up its credit."""
+        """Use up the credit of a drain: no more checks are due now."""
 
 
 class Checks:
-    """The checkers of this instance."""
+    """Finds due transactions and sends them to the checkers of this instance."""
 
     def __init__(self, instance: Instance, decisions: Decisions) -> None:
         self._instance = instance
         self._decisions = decisions
-        #: by group; the one that had a check last comes last
+        #: by group; the checker that had a check last is at the end
         self._checkers: dict[str, OrderedDict[Checker, None]] = {}
-        #: by group and connection
+        #: by group and number of the connection
         self._own: dict[tuple[str, int], dict[Checker, None]] = {}
         self._turns: Turns[Checker] = Turns()
-        #: where to look, by group; and when to look at all of the past once more
+        #: the marks of each group; and when to scan all of the past once more
         self._marks: dict[str, Marks] = {}
         self._all_again = 0.0
         self._asking = False
-        #: it was time to look while halves were being read
+        #: whether a scan was due while halves were being read
         self._again = False
-        #: by the monotonic clock, when to look next, when to look for all checkers next, and not before this
+        #: monotonic times of the next scan, of the next round of all checkers, and before which no scan begins
         self._next = self._all_at = float("inf")
         self._earliest = 0.0
-        #: when the last look began, what clients had committed then, and halves of it that are being read
+        #: when the last scan began, the rows clients had committed then, and how many reads of its halves are under way
         self._began = 0.0
         self._rows = 0
         self._reading = 0
-        #: checks that were sent and are not counted in the store yet; and whether it is being told some
+        #: sent checks that the store has not counted yet; and whether a count is under way
         self._uncounted: list[questions.Sent] = []
         self._counting = False
-        #: checks that were sent, those of them that were answered with a decision, and those that were not
+        #: for metrics: checks sent, answered with a decision, and not answered
         self.sent = 0
         self.answered = 0
         self.unanswered = 0
@@ -335,7 +335,7 @@ class Checks:
         return (group, connection) in self._own
 
     def ready(self, checker: Checker) -> None:
-        """It has more room."""
+        """Query the checker's group first, as the checker has got more room."""
         self._turns.first([checker])
         if not self._asking:
             self._look_in(0.0)
@@ -350,7 +350,7 @@ class Checks:
             self._instance.loop.call_later(at - now, self._look_if_due)
 
     def _look_if_due(self) -> None:
-        """Only the last call that was scheduled counts; what the last look has found is read first."""
+        """Scan, unless this timer is outdated; halves that the last scan has found are read first."""
         now = time.monotonic()
         if self._asking or now < self._next:
             return
@@ -385,7 +385,7 @@ class Checks:
         questions.take(instance.queries, wanted, instance.instance_id, partial(self._taken, rooms, asked))
 
     def _look_on(self, pause: float) -> None:
-        """For those that go first, now; for the others of the round after a pause; for all again once it is time."""
+        """Schedule the next scan: now for hurried checkers, after a pause for the round's rest, else later."""
         if self._turns.hurried:
             self._look_in(0.0)
         elif self._turns.left:
@@ -406,7 +406,7 @@ class Checks:
             self._all_at = time.monotonic() + _LOOK_SECONDS
             self._look_in(_LOOK_SECONDS)
             return
-        # before anything is sent: a defect of a link must not end the looking
+        # schedule the next scan before anything is sent: a defect of a link must not end the scans
         dues: dict[str, list[Due]] = {group: [] for group in rooms}
         for due in answer.due:
             dues[due.group].append(due)
@@ -420,7 +420,7 @@ class Checks:
                 self._turns.first(islice(self._checkers.get(group, ()), _CHECKERS_AT_ONCE))
             else:
                 complete = complete and marks.complete
-        # while it looks at the past, or for many checkers, other questions have their turn
+        # between scans of the past, or for many checkers, other queries have their turn
         pause = min(took, _LOOK_SECONDS)
         wait = _LOOK_SECONDS if complete else pause
         if answer.next_ms is not None:
@@ -434,13 +434,13 @@ class Checks:
                 self._looked(checker)
 
     def _looked(self, checker: Checker) -> None:
-        """There is nothing more for it, or no room; unless some may be left, or some of the past is to be looked at."""
+        """Report to the checker that no checks are left, if its group is scanned completely or it has no room."""
         marks = self._marks.get(checker.group)
         if marks is None or marks.complete or checker.room <= 0:
             checker.looked()
 
     def _all_read(self) -> None:
-        """The halves that the last look has found: let those go on who have committed meanwhile."""
+        """Schedule the next scan once all halves are read, with a pause if clients have committed meanwhile."""
         now = time.monotonic()
         if self._instance.commit.rows > self._rows:
             self._earliest = now + min((_PARTS - 1) * (now - self._began), _LONGEST_PAUSE_SECONDS)
@@ -450,7 +450,7 @@ class Checks:
     # -- sending
 
     def _choose(self, due: Due) -> Checker | None:
-        """Of those with room, the one on the connection that declared it; else the one that has waited longest (H8)."""
+        """Return a checker with room: on the connection that declared it, else the longest waiting (H8)."""
         for checker in self._own.get((due.group, due.connection), ()):
             if checker.room > 0:
                 return checker
@@ -463,7 +463,7 @@ class Checks:
         return None
 
     def _load(self, group: str, dues: list[Due]) -> None:
-        """Read the first halves, each for a checker that has room; its check counts for this one alone until then."""
+        """Read the first halves, each for a checker with room, which reserves that room until the half is read."""
         chosen: list[tuple[Due, Checker]] = []
         for due in dues:
             checker = self._choose(due)
@@ -482,7 +482,7 @@ class Checks:
                 self._all_read()
             for due, checker in chosen:
                 octets = None if isinstance(found, StoreError) else found.get(due.half_id, b"")
-                if octets is None:  # it is not small, or one of them cannot be read
+                if octets is None:  # the half is large, or one of the group cannot be read
                     entries.piece(queries, due.half_id, 0, LARGE + 1, partial(self._read_alone, due, checker))
                 else:
                     self._read(due, checker, octets or None)
@@ -496,7 +496,7 @@ class Checks:
         self._count()
 
     def _read(self, due: Due, checker: Checker, octets: bytes | None) -> None:
-        """A defect of one checker's link keeps no check from the others."""
+        """Send a check whose half is read; a defect of this checker's link does not stop the other checks."""
         checker.coming -= 1
         try:
             self._send(due, octets)
@@ -505,7 +505,9 @@ class Checks:
             self._instance.loop.contain(checker)
 
     def _send(self, due: Due, octets: bytes | None) -> None:
-        """``octets``: None if the store has lost the half, or cannot read it: a checker is asked all the same (H11)."""
+        """Send a check. ``octets``: None if the store has lost the half, or cannot read it: the check is sent without
+        (H11).
+        """
         checker = self._choose(due)
         if checker is None:
             self._give_back(due)
@@ -516,7 +518,7 @@ class Checks:
         self._checkers[due.group].move_to_end(checker)
         told = annotations_of(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
         copy = copy_of(octets, told, whole=0 < len(octets) <= LARGE)
-        for less in (octets, b""):  # without its body, then without all that its producer wrote
+        for less in (octets, b""):  # without the body, then without any part of the message
             if not 0 < checker.most_octets < len(copy):
                 break
             copy = copy_of(less, told, whole=False)
@@ -526,11 +528,11 @@ class Checks:
         log.debug("check sent", txn=due.txn_id.hex(), group=due.group, checks=due.checks)
 
     def _give_back(self, due: Due) -> None:
-        """No checker has room any more: it was not sent and does not count (H9)."""
+        """Release a taken transaction: no checker has room any more, so that the check does not count (H9)."""
         questions.give_back(self._instance.queries, due)
 
     def _count(self) -> None:
-        """Tell the store what was sent (H9)."""
+        """Count the sent checks in the store (H9)."""
         if self._counting or not self._uncounted:
             return
         self._counting = True
@@ -550,8 +552,8 @@ class Checks:
     # -- outcomes
 
     def decide(self, due: Due, decision: str, decided: Callable[[bool], None]) -> None:
-        """A checker knows what became of the transaction: ``commit`` or ``rollback``. ``decided`` is called with
-        whether this is, durably, its decision: it may be decided otherwise, or the store cannot take it now.
+        """Decide a transaction as its checker says: ``commit`` or ``rollback``. ``decided`` is called with whether this
+        is durably the decision: the transaction may have another one, or the store may be unavailable.
         """
         self.answered += 1
 
@@ -568,25 +570,26 @@ class Checks:
         self._decisions.decide(due.txn_id, decision, CHECKED, answered)
 
 
-# What no checker has answered, however often it was asked: rolled back, and its messages kept aside (rule H10).
+# Transactions that no checker has answered after the last check are rolled back, and their messages are copied to an
+# address of their own (rule H10).
 #
-# Every instance looks, with or without checkers. One SQL transaction decides and copies, so that a crash leaves either
-# all or nothing of it.
+# Every instance searches for them, with or without checkers. One SQL transaction decides and copies, so that a crash
+# leaves either all or nothing of it.
 
 _EXHAUSTED_SECONDS = 1.0
 _EXHAUSTED_AT_ONCE = 20
-#: between looks at all of the past, for what was written more than a minute late
+#: seconds between scans of all the past, for rows that were written more than a minute late
 
 
 class Exhaustion:
     def __init__(self, instance: Instance, directory: Directory) -> None:
         self._instance = instance
         self._directory = directory
-        #: those that were found, without the one that is under way
+        #: exhausted transactions that were found, without the one under way
         self._found: list[Exhausted] = []
-        #: how long to wait after the last of them
+        #: seconds to wait after the last of them
         self._wait = _EXHAUSTED_SECONDS
-        #: where to look: rows of those decided before stay there while a snapshot is held (H12)
+        #: where the search begins: rows of earlier decided ones stay in the index while a snapshot is held (H12)
         self._low = BEFORE
         self._whole_at = time.monotonic() + _WHOLE_SECONDS
 
@@ -619,7 +622,7 @@ class Exhaustion:
             self._next(address)
 
     def _next(self, address: Address) -> None:
-        """One after the other, so that one that fails stops no other (H11)."""
+        """Roll back the next found transaction; one at a time, so that a failure stops no other (H11)."""
         if not self._found:
             self._instance.loop.call_later(self._wait, self.look)
             return
@@ -644,7 +647,7 @@ class Exhaustion:
 
 
 def _story(exhausted: Exhausted, address: str) -> bytes:
-    """The annotations that say what a copy was posted in, and where to."""
+    """Return the annotations of a copy: its original address, and the transaction that posted it."""
     return encode_map(
         [
             encode_symbol(ORIGINAL_ADDRESS) + encode_string(address),

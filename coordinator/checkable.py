@@ -1,5 +1,5 @@
-"""What makes a transaction checkable: its producer group (rule H2), and how it is checked (H7). Checks of what clients
-say about both.
+"""A checkable transaction has a producer group (rule H2) and check terms (H7), which this module decodes from client
+properties.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: characters of a producer group's name
 LONGEST_GROUP = 255
-#: What a client may ask for, as link properties (after ``coordinator:``) and as application properties, in the order
-#: of the fields of :class:`CheckTerms`: the least and the greatest value, and what it is.
+#: The check terms that a client may set, as link properties (after ``coordinator:``) and as application properties, in
+#: the order of the fields of :class:`CheckTerms`: the least and the greatest value, and its unit.
 CHECK_PROPERTIES = dict(
     zip(
         CHECKS,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class CheckTerms(NamedTuple):
-    """How a transaction is checked: from when on, how often, how many times."""
+    """The terms of check-back: when the first check is due, the interval, and the most checks."""
 
     immunity_ms: int
     interval_ms: int
@@ -45,20 +45,20 @@ class CheckTerms(NamedTuple):
 
 
 class OwnCheckTerms(NamedTuple):
-    """Those that an address has of its own, or that a client asks for; None: as without them."""
+    """The check terms that an address or a client sets; None: not set."""
 
     immunity_ms: int | None = None
     interval_ms: int | None = None
     most: int | None = None
 
     def over(self, settings: CheckTerms) -> CheckTerms:
-        """These, and what they leave open as ``settings`` say."""
+        """Return these terms, completed by ``settings``."""
         if self == NOTHING_ASKED:
             return settings
         return CheckTerms(*map(_first, self, settings))
 
     def before(self, others: OwnCheckTerms) -> OwnCheckTerms:
-        """These, and what they leave open as ``others`` say."""
+        """Return these terms, completed by ``others``."""
         return OwnCheckTerms(*map(_first, self, others))
 
 
@@ -66,18 +66,18 @@ def _first(own: int | None, other: T) -> int | T:
     return other if own is None else own
 
 
-#: the client leaves all to address and settings
+#: no term is set: address and settings decide
 NOTHING_ASKED = OwnCheckTerms()
 
 
 def terms(settings: CheckSettings) -> CheckTerms:
-    """Those of a transaction of which neither client nor address says otherwise."""
+    """Return the terms of the settings, for transactions whose client and address set none."""
     immunity_ms, interval_ms = int(settings.immunity_seconds * 1000), int(settings.interval_seconds * 1000)
     return CheckTerms(immunity_ms, max(1, interval_ms), settings.most)
 
 
 def producer_group(value: object, where: str) -> str:
-    """The name of a producer group, as a client gave it in ``where``.
+    """Check and return the name of a producer group, which a client gave in ``where``.
 
     :raises Refusal: it is not a text of 1 to 255 printable characters.
     """
@@ -91,8 +91,8 @@ def producer_group(value: object, where: str) -> str:
 
 
 def asked_terms(given: Mapping[str, object], where: str) -> OwnCheckTerms:
-    """What a client asks for in properties by the names of :data:`CHECK_PROPERTIES`; ``where``: what comes before these
-    names in a text.
+    """Return the check terms that a client sets in properties named by :data:`CHECK_PROPERTIES`; ``where``: the text
+    before these names in an error.
 
     :raises Refusal: a value is not a number within its limits.
     """

@@ -1,6 +1,6 @@
-"""Declare and discharge (part 4, sections 4.1 to 4.3; rules T7 to T15), apart from the wire.
+"""Control declares and discharges transactions (part 4, sections 4.1 to 4.3; rules T7 to T15), apart from the wire.
 
-A control link hands over the requests that it reads, and sends the answers.
+A control link decodes the requests, and sends the answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TXN_ID_OCTETS = 16
 
 
 class Answers(Protocol):
-    """How a control link answers. ``answer``: the delivery of the discharge."""
+    """A control link, which sends the answers. ``answer``: the delivery of the discharge."""
 
     @property
     def open(self) -> bool: ...
@@ -36,32 +36,32 @@ class Answers(Protocol):
     def reject(self, answer: object, refusal: Refusal) -> None: ...
 
     def refuse(self, refusal: Refusal) -> None:
-        """Detach."""
+        """Detach the link with the refusal."""
 
     @property
     def number(self) -> int:
-        """Of its connection, at this instance; 0: it is gone."""
+        """The number of its connection at this instance; 0: the connection is closed."""
 
     @property
     def user_id(self) -> str | None:
-        """Of the user as which its client has logged in; None: as none."""
+        """The id of the user that its client has logged in as; None: the client has no login."""
 
     def may_decide(self, group: str, *, own: bool) -> bool:
-        """Whether its connection is of the producer group: it says so, or has a checker (H20). ``own``: the transaction
-        is of its user; of another's, it needs the permission to check the group (S3).
+        """Whether its connection belongs to the producer group: it names the group, or has a checker (H20). ``own``:
+        the transaction is its user's; another user's needs the permission to check the group (S3).
         """
 
     @property
     def may_look(self) -> bool:
-        """Whether it may ask for others' transactions, or discharge those of some producer group (S3)."""
+        """Whether it may query others' transactions, or discharge those of some producer group (S3)."""
 
     @property
     def may_manage(self) -> bool:
-        """Whether it may ask what became of others' transactions (S3)."""
+        """Whether it may query the decisions of others' transactions (S3)."""
 
 
 class Control:
-    """The transactions of one control link. ``owner``: its connection (T12); ``timeout`` in seconds (T14)."""
+    """Declares and discharges for one control link. ``owner``: its connection (T12); ``timeout`` in seconds (T14)."""
 
     __slots__ = ("_answers", "_asked", "_decisions", "_group", "_owner", "_registry", "_timeout", "_txns", "named")
 
@@ -76,7 +76,7 @@ class Control:
         asked: OwnCheckTerms = NOTHING_ASKED,
     ) -> None:
         """``group``: the producer group of its transactions, which are checkable; None: they are plain, unless their
-        messages say otherwise. ``asked``: how they are to be checked.
+        messages name a group. ``asked``: the client's check terms.
         """
         self._group = group
         self._asked = asked
@@ -89,7 +89,10 @@ class Control:
         self.named = str(owner).replace("\0", "").encode()
 
     def declare(self) -> Transaction:
-        """Refusal if the connection has too many undecided transactions."""
+        """Begin a transaction.
+
+        :raises Refusal: the connection has too many undecided transactions.
+        """
         txn = self._registry.declare(self._owner, self, self._timeout, self._answers.user_id)
         self._txns[txn.id] = txn
         if self._group is not None:
@@ -101,7 +104,7 @@ class Control:
         return self._answers.number
 
     def discharge(self, txn_id: bytes, fail: bool, answer: object) -> Transaction | None:
-        """Returns the transaction where its decision is under way, or made."""
+        """Discharge a transaction; return it if its decision is under way or made, else None."""
         txn = self._registry.find(txn_id, self._owner)
         if txn is None:
             self._ask(txn_id, fail, answer)
@@ -127,8 +130,8 @@ class Control:
         return None
 
     def _ask(self, txn_id: bytes, fail: bool, answer: object) -> None:
-        """Answer from the store a discharge whose transaction is not open on this connection (T10, T11, T14). A
-        transaction without a decision is rolled back by the question.
+        """Answer from the store a discharge whose transaction is not open on this connection (T10, T11, T14). The query
+        rolls back a transaction without a decision.
         """
         if not self._answers.open:
             return
@@ -145,13 +148,13 @@ class Control:
             txn.abandon(TxnEvent.ASKED, ASKED)
         txn = registry.txns.get(txn_id)
         if txn is not None and (txn.in_store is None or not txn.open):
-            # its decision is on its way to the store: ask again then
+            # its decision is on its way to the store: query again after it
             txn.when_decided(lambda: self._ask(txn_id, fail, answer))
             return
         self._decisions.ask(txn_id, lambda found: self._found(found, txn_id, fail, answer))
 
     def _look(self, txn_id: bytes, fail: bool, answer: object) -> None:
-        """S3: it is another user's transaction, or none. The question decides nothing."""
+        """Query the decision of another user's or an unknown transaction, without deciding it (S3)."""
         answers = self._answers
         if len(txn_id) != _TXN_ID_OCTETS or not answers.may_look:
             answers.reject(answer, _never_given_out())
@@ -178,7 +181,7 @@ class Control:
         *,
         own: bool = True,
     ) -> None:
-        """``own``: the transaction is of its user."""
+        """Answer the discharge with what the store has found. ``own``: the transaction is this user's."""
         answers = self._answers
         if not answers.open:
             return
@@ -202,7 +205,7 @@ class Control:
             answers.reject(answer, rolled_back(found.reason, found.by))
 
     def _decide(self, group: str, txn_id: bytes, fail: bool, answer: object, *, own: bool) -> None:
-        """H20: discharge a checkable transaction that another connection has left, or has open still."""
+        """Discharge a checkable transaction that another connection has left, or still has open (H20)."""
         if not self._answers.may_decide(group, own=own):
             text = (
                 f"the transaction is undecided, and not this connection's: one of the producer group {shown(group)} "
@@ -214,7 +217,7 @@ class Control:
         self._decisions.decide(txn_id, decision, reason, lambda found: self._found(found, txn_id, fail, answer))
 
     def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
-        """The transaction is decided: accept its discharge (``txn.answer``, if there is one), or reject it with the
+        """Accept the discharge of a decided transaction (``txn.answer``, if there is one), or reject it with the
         refusal.
         """
         self._txns.pop(txn.id, None)
@@ -226,15 +229,15 @@ class Control:
             self._answers.reject(txn.answer, refusal)
 
     def refuse(self, refusal: Refusal) -> None:
-        """T29: detach the link; its transactions roll back with it."""
+        """Detach the link; its transactions roll back with it (T29)."""
         self._answers.refuse(refusal)
 
     def give_up(self, txn_id: bytes) -> None:
-        """Another control link of the connection discharges the transaction."""
+        """Forget a transaction that another control link of the connection discharges."""
         self._txns.pop(txn_id, None)
 
     def lost(self, *, ended: bool) -> None:
-        """T13: the link was detached: roll back its undecided transactions at once. ``ended``: by the service."""
+        """Roll back the undecided transactions of the detached link at once (T13). ``ended``: by the service."""
         for txn in list(self._txns.values()):
             txn.counts_as_failed = not ended
             txn.abandon(TxnEvent.CONTROL_LOST, LINK_LOST)
@@ -242,12 +245,12 @@ class Control:
 
 
 def _never_given_out() -> Refusal:
-    """The same for the txn-id of another user's transaction."""
+    """Return the refusal of an unknown txn-id, which is also the answer for another user's transaction."""
     return Refusal(Condition.TXN_UNKNOWN_ID, "this store never gave out such a txn-id")
 
 
 def rolled_back(reason: str, by: str) -> Refusal:
-    """The answer to a commit that came too late."""
+    """Return the refusal of a commit that came after the rollback."""
     if reason == ASKED:
         reason = "another connection asked for its outcome before it was discharged"
     return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back{by}: {reason}")

@@ -1,6 +1,6 @@
-"""Errors that reach the wire, with their AMQP conditions.
+"""Refusals are errors that are sent to the peer, with their AMQP conditions.
 
-Conditions are those of the standard (part 2, section 2.8.15 to 2.8.19; part 4, section 4.5.8) and of the anonymous
+The conditions are those of the standard (part 2, section 2.8.15 to 2.8.19; part 4, section 4.5.8) and of the anonymous
 relay extension.
 """
 
@@ -36,7 +36,7 @@ class Condition(StrEnum):
 
 
 class Refusal(Exception):
-    """The peer's request is refused. ``description`` says what is wrong, and what was expected."""
+    """Refuses a request of the peer. ``description`` says what is wrong, and what was expected."""
 
     def __init__(self, condition: Condition, description: str) -> None:
         super().__init__(condition, description)

@@ -1,10 +1,11 @@
-"""A transaction in the store: what is checkable (rules H1 to H7, H13, H20). Its messages are in the store before the
-posts are answered, and stay there undecided when the client goes; so do the entries of what it has retired. The store
-decides, all who ask alike, and the first decision wins: a discharge may come too late.
+"""A checkable transaction keeps its messages and retirements in the store while it is undecided (rules H1 to H7, H13,
+H20). Its messages are stored before the posts are answered, and stay there undecided when the client disconnects; so do
+the entries that it has retired. The store decides, for every client alike, and the first decision wins: a discharge may
+be too late.
 
-As long as the transaction is open here, its retirements are in memory, too, as those of any other: links keep their
-deliveries, and what a rollback leaves to their consumers (T27) stays with them. A notice tells of a decision that
-another makes.
+As long as the transaction is open here, its retirements are in memory, too, like those of a plain one: links keep their
+deliveries, and those that a rollback leaves to their consumers (T27) stay with them. A NOTIFY reports a decision that
+another client or instance makes.
 """
 
 from __future__ import annotations
@@ -59,15 +60,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: how long it waits before it asks again what another has decided, where the store could not say
+#: the wait before the store is queried again for another's decision, after an error
 _AGAIN_SECONDS = 1.0
-#: The store has not answered; what stands can be asked for.
+#: The store has not answered; the client can query the decision later.
 UNKNOWN = Refusal(Condition.INTERNAL_ERROR, "the store cannot say now what became of it: discharge it again")
 
 
 def make_checkable(txn: Transaction, group: str, terms: CheckTerms, asked: OwnCheckTerms = NOTHING_ASKED) -> InStore:
-    """The control link or the connection of the transaction names a producer group, or a message in it does (H1, H2):
-    what it has posted and retired so far goes to the store at once.
+    """Make a transaction checkable, as its control link, its connection or a message in it names a producer group (H1,
+    H2), and send its posts and retirements so far to the store at once.
     """
     txn.state = after(txn.state, TxnEvent.MADE_CHECKABLE)
     posted, txn.posts = txn.posts, []
@@ -85,11 +86,11 @@ def make_checkable(txn: Transaction, group: str, terms: CheckTerms, asked: OwnCh
 
 
 def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms: CheckTerms) -> None:
-    """A message names its producer group, or goes to an address of kind transaction (H1, H2): its transaction becomes
-    checkable. Or it says how its checkable transaction is to be checked (H7). ``txn``: None outside transactions, where
-    neither means anything.
+    """Make the transaction of a message checkable if the message names a producer group, or its address is of kind
+    transaction (H1, H2); apply the check terms that the message names (H7). ``txn``: None outside transactions, where
+    neither has an effect.
 
-    :raises Refusal: it may not be posted so.
+    :raises Refusal: the message may not be posted so.
     """
     if txn is None:
         if address.transactional:
@@ -115,19 +116,19 @@ def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms
 
 
 class RowState(Enum):
-    """Of the row that a transaction has in the store, as far as this instance knows."""
+    """The state of a transaction's row in the store, as far as this instance knows."""
 
     ABSENT = "absent"
     UNDECIDED = "undecided"
-    #: the transaction can only roll back: the store was told before the discharge comes
+    #: the transaction can only roll back: a rollback was sent before the discharge came
     ROLLING_BACK = "rolling-back"
-    #: and has done so
+    #: that rollback is durable
     ROLLED_BACK = "rolled-back"
 
 
 class InStore:
-    """What a transaction does as its halves and retirements are in the store. ``group``: the producer group; ``terms``:
-    how it is checked, at first as the settings say; ``asked``: what its client asks for instead.
+    """The part of a checkable transaction that is in the store: its halves, its retirements and its row. ``group``: the
+    producer group; ``terms``: how it is checked, at first by the settings; ``asked``: the client's own check terms.
     """
 
     __slots__ = (
@@ -154,29 +155,29 @@ class InStore:
         self.group = group
         self.terms = terms
         self.asked = asked
-        #: its first message has said to which address it goes
+        #: whether its first message has set the address's check terms
         self.placed = False
-        #: number of the connection that declared it
+        #: the number of the connection that declared it
         self.connection = txn.control.number
-        #: of its halves that are in the store, as the posts of the transaction
+        #: ids of its halves in the store, in the order of the transaction's posts
         self.ids: list[int] = []
-        #: those of them that have rows of their own; all others are in the transaction's row
+        #: ids of halves with rows of their own in ``pending``; all others are in the transaction's row
         self.own_rows: set[int] = set()
-        #: a group does not get one of them
+        #: whether some half is left out of a consumer group
         self.left_out = False
-        #: units that are on their way to the store: no decision is written before they are answered
+        #: how many units are on their way to the store: no decision is written before they are answered
         self.on_way = 0
-        #: a notice of a decision came meanwhile
+        #: a NOTIFY of a decision came meanwhile: query the decision after those units
         self.ask_later = False
-        #: the terms with which its row was sent to the store; None: it was not
+        #: the check terms in the row sent to the store; None: no row was sent
         self.sent: CheckTerms | None = None
-        #: its row in the store
+        #: the state of its row in the store
         self.row = RowState.ABSENT
-        #: its time was over, and the store was told
+        #: whether its timeout was reported to the store
         self.overdue = False
-        #: of the deliveries that it has retired, those whose entries it holds in the store
+        #: retired deliveries whose entries the transaction holds in the store
         self.held: dict[Entry, None] = {}
-        #: those that are on their way there, and whether another outcome came meanwhile
+        #: retired deliveries on their way there, each with whether another outcome came meanwhile
         self.holding: dict[Entry, bool] = {}
 
     @property
@@ -186,7 +187,7 @@ class InStore:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the store has, and gets, nothing of it."""
+        """Whether the store has no row of it, and no unit is on its way there."""
         return self.row is RowState.ABSENT and not self.on_way
 
     @property
@@ -197,7 +198,8 @@ class InStore:
     # -- work
 
     def post(self, link: PostLink, delivery: object, address: Address, message: Octets, terms: DeliveryTerms) -> None:
-        """A message is posted; it is answered once it is durable (H3). ``delivery``: None if its sender has settled it.
+        """Store a posted message; it is answered once it is durable (H3). ``delivery``: None if its sender has settled
+        it.
 
         :raises Refusal: it cannot be taken; the caller makes the transaction rollback-only (T23).
         """
@@ -224,15 +226,15 @@ class InStore:
             self.send(unit, 2 * size)
 
     def place(self, address: Address) -> None:
-        """A message of it goes to this address: the first has the address's terms count. What the client asks for goes
-        before them (H7). They come too late where the row of the transaction is in the store, as it retired before.
+        """Apply the check terms of the address of the first message; the client's own terms override them (H7). They
+        have no effect where an earlier retirement has already written the transaction's row.
         """
         if not self.placed:
             self.placed = True
             self.terms = address.check_terms.over(self.terms)
 
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
-        """A delivery is retired; its entry is the transaction's until the decision, once that is durable (H20)."""
+        """Retire a delivery; once that is durable, the transaction holds the entry until its decision (H20)."""
         txn = self.txn
         before = entry.outcome if entry.txn is txn else None
         if before is not None and as_said(before) == outcome:
@@ -243,7 +245,7 @@ class InStore:
             self.hold(entry)
 
     def hold(self, entry: Entry) -> None:
-        """Bring to the store that it is retired. While that is on its way, a later outcome waits."""
+        """Write the retirement to the store. While it is on its way, a later outcome waits."""
         if entry in self.holding:
             self.holding[entry] = True
             return
@@ -251,13 +253,13 @@ class InStore:
         self.send(Hold(self, entry), held_octets(entry.outcome) if entry.outcome is not None else 0)
 
     def send(self, unit: Unit, octets: int = 0) -> None:
-        """The decision waits for the unit, which calls :meth:`answered`."""
+        """Add a unit to the group commit; the decision waits until the unit calls :meth:`answered`."""
         self.on_way += 1
         self.txn.parked += 1
         self.txn.instance.commit.add(unit, octets)
 
     def answered(self) -> None:
-        """A unit that was on its way is durable or refused."""
+        """Count a sent unit as durable or refused; after the last, continue what waited for it."""
         txn = self.txn
         self.on_way -= 1
         waited = txn.state is ROLLED_BACK
@@ -274,20 +276,20 @@ class InStore:
             self.ask_what_became()
 
     def enter(self, batch: Batch) -> None:
-        """Write its row, with the first that it has in the store; else it must be undecided there."""
+        """Write the transaction's row with its first half or retirement; later, require that the row is undecided."""
         rows, txn = batch.check_back(), self.txn
         if self.entered:
             rows.enlist(txn.id)
             return
         before, self.sent = self.sent, self.asked.over(self.terms)
         here = txn.id in rows.declared
-        if not here or self.sent != before:  # a later message of the same batch may say how it is checked
+        if not here or self.sent != before:  # a later message of the same batch may set check terms
             batch.registered.pop(txn.id, None)
             new = here or (before is None and not txn.registered)
             rows.declare(txn.id, self.declared(self.sent), new=new)
 
     def declared(self, terms: CheckTerms) -> Declared:
-        """Its row in the store."""
+        """Return the transaction's row for the store."""
         txn = self.txn
         left = txn.began + txn.timeout - time.monotonic()
         return Declared(
@@ -302,13 +304,13 @@ class InStore:
         )
 
     def was_entered(self) -> None:
-        """Its row is durable."""
+        """Record that the transaction's row is durable."""
         self.txn.registered = True
         if self.row is RowState.ABSENT:
             self.row = RowState.UNDECIDED
 
     def stored(self, half_id: int, address: Address, terms: DeliveryTerms, *, own_row: bool) -> None:
-        """A half is durable. ``own_row``: it has a row in ``pending``, and is not in the transaction's."""
+        """Record a durable half. ``own_row``: it has a row in ``pending``, and is not in the transaction's row."""
         self.was_entered()
         txn = self.txn
         if txn.state is not CHECKABLE and (not txn.open or txn.refused_work):
@@ -325,7 +327,7 @@ class InStore:
             txn.registry.refuse_largest()
 
     def awaits_decision(self, link: PostLink, delivery: object, message: Octets) -> None:
-        """As of a plain transaction; once it is left, or can only roll back, the sender waits for nothing."""
+        """Keep a post's sender waiting for the decision, unless the transaction is left or can only roll back."""
         txn = self.txn
         if txn.state is LEFT:
             link.left(delivery)
@@ -335,7 +337,7 @@ class InStore:
             txn.release_posts_soon()
 
     def lacks(self, refusal: Refusal) -> None:
-        """The store has refused what the transaction must not commit without (T23)."""
+        """Make the transaction rollback-only, as the store has refused a required part of its work (T23)."""
         txn = self.txn
         if txn.open:
             txn.refuse(refusal)
@@ -343,13 +345,13 @@ class InStore:
             txn.error = refusal
 
     def work_refused(self) -> None:
-        """It can only roll back."""
+        """Roll back early in the store, as the transaction can only roll back."""
         self.ids, self.own_rows = [], set()
         if not self.on_way:
             self._roll_back_early()
 
     def _roll_back_early(self) -> None:
-        """Let the store know, before the discharge comes, that it can only roll back."""
+        """Write the rollback of an undecided row before the discharge comes."""
         if self.row is RowState.UNDECIDED:
             self.row = RowState.ROLLING_BACK
             self.send(RollBackInStore(self))
@@ -357,25 +359,25 @@ class InStore:
     # -- decision
 
     def time_over(self) -> None:
-        """From now on its producer group is asked (T14), and it may still be discharged."""
+        """Report the timeout to the store: checkers get the transaction now (T14); a discharge is still valid."""
         if self.entered and not self.overdue:
             self.overdue = True
             self.txn.instance.commit.add(Overdue(self.txn.id, self.txn.owner))
 
     def leave(self) -> None:
-        """It is this instance's no longer: the store has it undecided, or has nothing of it."""
+        """Forget the transaction here, as its client has left it: the store has it undecided, or has no row of it."""
         txn = self.txn
         txn.uncount()
         txn.registry.forget(txn)
         txn.conclude_posts(None)
         txn.posts = []
-        txn.returns()  # what its client has retired may be the store's by now, or will come back
+        txn.returns()  # retired entries may be held in the store by now, or will be returned
         if not self.on_way:
             self._release()
         txn.tell_askers()
 
     def _release(self) -> None:
-        """Leave it to the checkers, once nothing of it is on its way."""
+        """Release the transaction to the checkers, once no unit of it is on its way."""
         txn = self.txn
         if txn.error is not None and self.row is RowState.UNDECIDED:
             self._roll_back_early()
@@ -390,7 +392,7 @@ class InStore:
         txn.returned()
 
     def write(self, batch: Batch) -> None:
-        """The decision."""
+        """Write the decision."""
         txn = self.txn
         if txn.state is COMMITTING:
             self._write_commit(batch)
@@ -398,7 +400,7 @@ class InStore:
             batch.check_back().decide(txn.id, b"rollback", txn.reason)
 
     def _write_commit(self, batch: Batch) -> None:
-        """Its halves become entries, with new ids: above those of all that a holder of their groups has read."""
+        """Turn its halves into entries with new ids, above all ids that a holder of their groups has read."""
         txn, instance = self.txn, self.txn.instance
         next_id = instance.ids.next
         txn.half_ids = [next_id() for _ in txn.posts]
@@ -420,8 +422,8 @@ class InStore:
                     entry.queue.wake(batch, (entry.id,))
 
     def _settled(self) -> Settled | None:
-        """What its commit makes of its halves. None: the function must decide, as the queue of those in the
-        transaction's row has other groups by now.
+        """Return the entries that the commit makes of its halves. None: the SQL function must decide, as the queue of
+        the halves in the transaction's row has other groups by now.
         """
         halves: list[int] = []
         entries: list[int] = []
@@ -442,7 +444,7 @@ class InStore:
         return Settled(halves, entries, of_row, group, pended, pended_entries)
 
     def refused(self, error: StoreError) -> None:
-        """The store has refused the decision."""
+        """Handle the store's refusal of the decision: query an earlier decision, roll back, or answer "unknown"."""
         txn = self.txn
         txn.entries = []
         if isinstance(error, AlreadyDecided):
@@ -458,14 +460,14 @@ class InStore:
             txn.reason = reasons.STORE_REFUSED
             txn.returns()
             txn.instance.commit.add(txn)
-        else:  # the store has it undecided, or another is about to decide it
+        else:  # the row is undecided, or another client is about to decide it
             self._end_unknown()
 
     # -- decisions of others
 
     def ask_what_became(self) -> None:
-        """Another may have decided it, while deliveries that it has retired are with their links."""
-        self.ask_later = bool(self.on_way)  # what the store says of those comes first
+        """Query the decision: another may have decided while retired deliveries are still with their links."""
+        self.ask_later = bool(self.on_way)  # wait for the store's answers to those units
         if self.txn.open and self.held and not self.ask_later:
             self.txn.registry.decisions.ask(self.txn.id, self._learned)
 
@@ -478,7 +480,7 @@ class InStore:
             self._give_up_held(found.decision == "commit", self.txn.returned)
 
     def _give_up_held(self, committed: bool, then: Callable[[], None]) -> None:
-        """Another has decided it: in the store, what it held is applied, or waits for this instance to take it back."""
+        """Release held entries after another's decision: applied by its commit, taken back after its rollback."""
         txn = self.txn
         if not committed:
             txn.returns()
@@ -495,7 +497,7 @@ class InStore:
             txn.instance.commit.add(TakeBackRetirements(txn.id, list(held), txn.keep, then))
 
     def _stands(self, found: Decision | Undecided | StoreError | None) -> None:
-        """It was decided already: by an operator, a checker, another connection of its producer group."""
+        """Answer the discharge with an earlier decision: by an operator, a checker or a connection of its group."""
         if found is None or isinstance(found, StoreError | Undecided):
             self._end_unknown()
             return
@@ -513,15 +515,15 @@ class InStore:
         self._give_up_held(committed, lambda: self._end(refusal, committed))
 
     def _end(self, refusal: Refusal | None, committed: bool | None) -> None:
-        """Answer the discharge, if there is one; nothing of it is left here to apply."""
+        """Forget the transaction and answer its discharge, if there is one; no work is left to apply here."""
         self.txn.registry.forget(self.txn)
         self.txn.uncount()
         self.txn.finish(committed, refusal)
 
     def _end_unknown(self) -> None:
-        """The same where it is not known what became of it: the store has it undecided, or decided."""
+        """End a transaction whose decision is unknown: the store has it undecided, or decided."""
         txn = self.txn
-        # its own: what the connection goes on with does not wait with it
+        # its own owner: later work of the connection does not wait for this unit
         txn.instance.commit.add(ReleaseToCheckers(txn.id, list(self.held), txn, txn.control))
         for entry in txn.retired:
             if entry not in self.held:
@@ -529,12 +531,12 @@ class InStore:
         self._end(UNKNOWN, None)
 
 
-# Units of the group commit that bring the work of such a transaction to the store, and say what becomes of it.
+# Units of the group commit that write the work of a checkable transaction to the store, and report the results.
 
 
 class HalfPost:
-    """One message posted in a checkable transaction. ``link``: None if the post is answered already, as the transaction
-    was a plain one; ``delivery``: None if its sender has settled it.
+    """Unit: writes one message posted in a checkable transaction. ``link``: None if the post was answered already,
+    while the transaction was plain; ``delivery``: None if its sender has settled it.
     """
 
     __slots__ = ("_address", "_delivery", "_id", "_in_store", "_link", "_message", "_own_row", "_terms", "owner")
@@ -599,8 +601,8 @@ class HalfPost:
 
 
 class Hold:
-    """A delivery is retired, or another outcome replaces the one before: the transaction holds its entry, whatever
-    becomes of its client and of this instance, and its decision applies the outcome (H20).
+    """Unit: holds the entry of a retired delivery for the transaction, or replaces its outcome. The hold outlives the
+    client and this instance; the decision applies the outcome (H20).
     """
 
     __slots__ = ("_entry", "_in_store", "owner")
@@ -644,8 +646,8 @@ class Hold:
 
 
 class RollBackInStore:
-    """A transaction that can only roll back is rolled back before its discharge comes: were the service killed before,
-    a checker could commit what is left of it (T22, T23).
+    """Unit: rolls back a rollback-only transaction before its discharge comes: if the service were killed before that,
+    a checker could commit the rest of it (T22, T23).
     """
 
     __slots__ = ("_in_store", "owner")
@@ -664,15 +666,15 @@ class RollBackInStore:
         self._in_store.answered()
 
     def refused(self, error: StoreError) -> None:
-        """Its discharge says what stands, or tries again."""
+        """Log an error; the discharge reports the earlier decision, or retries the rollback."""
         if not isinstance(error, AlreadyDecided):
             log.error("a transaction that can only roll back is undecided in the store", error=str(error))
         self._in_store.answered()
 
 
 class Overdue:
-    """The time of an undecided transaction is over (H7). ``owner``: what waits with it where others hold the
-    transaction: its connection.
+    """Unit: marks an undecided transaction as timed out (H7). ``owner``: its connection, whose units wait with this one
+    while others hold the transaction.
     """
 
     __slots__ = ("_txn_id", "owner")
@@ -692,8 +694,8 @@ class Overdue:
 
 
 class ReleaseToCheckers:
-    """The control link of an undecided transaction is gone (H7), and what it has retired is the store's alone.
-    ``held``: what it holds there. ``owner``: as of :class:`Overdue`.
+    """Unit: releases an undecided transaction to the checkers, as its control link is gone (H7); entries that it holds
+    are in the store alone from then on. ``held``: these entries. ``owner``: see :class:`Overdue`.
     """
 
     __slots__ = ("_control", "_held", "_txn_id", "owner")
@@ -719,8 +721,8 @@ class ReleaseToCheckers:
 
 
 class TakeBackRetirements:
-    """Another has rolled the transaction back: what its consumers have retired is this instance's again. ``then`` is
-    called when it is, or cannot be.
+    """Unit: leases retired entries to this instance again, after another has rolled the transaction back. ``then`` is
+    called when that is durable or refused.
     """
 
     __slots__ = ("_entries", "_keep", "_then", "_txn_id")
@@ -730,7 +732,7 @@ class TakeBackRetirements:
     def __init__(
         self, txn_id: bytes, entries: Sequence[Entry], keep: Callable[[Entry], None], then: Callable[[], None]
     ) -> None:
-        """``keep``: makes the delivery what it was before it was retired."""
+        """``keep`` restores the delivery to its state before it was retired."""
         self._txn_id = txn_id
         self._entries = entries
         self._keep = keep

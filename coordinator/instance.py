@@ -1,6 +1,6 @@
-"""What the rules of one instance work with: its identity, its loop, its store, its bounds.
+"""An instance gives the rules their environment: identity, loop, store, bounds.
 
-It knows none of the rules, so a rule can take it instead of the whole service.
+It depends on no rule, so that a rule can use it in place of the whole service.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class Instance:
-    """``peers``: how many other instances live. ``disk_low``: the database's disk has little room left."""
+    """The environment of one instance. ``peers``: how many other instances are alive. ``disk_low``: the database's disk
+    is nearly full.
+    """
 
     __slots__ = (
         "bounds",
@@ -53,8 +55,8 @@ class Instance:
         notified: Callable[[str, str], None],
         connected: Callable[[], None],
     ) -> None:
-        """``given_up``: called when the store says that another instance has given this one up. ``notified`` and
-        ``connected``: see :class:`store.asking.Queries`.
+        """``given_up``: called when the store reports that another instance has declared this one dead. ``notified``
+        and ``connected``: see :class:`store.asking.Queries`.
         """
         self.loop = loop
         self.bounds = bounds
@@ -68,7 +70,7 @@ class Instance:
         self.commit = GroupCommit(loop, url, instance_id, _batch_limits(bounds, self.memory), given_up)
         self.queries = Queries(loop, url, instance_id, notified, connected)
         self.selectors = Selectors(self.memory)
-        #: how long selectors may be applied in one turn
+        #: the time that selectors may use in one turn
         self.selecting = TurnShare()
 
 

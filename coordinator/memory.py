@@ -1,12 +1,12 @@
-"""The memory that clients make this worker hold: counted by part, each with a bound and a remedy of its own.
+"""Memory that clients make this worker hold is counted by part; each part has a bound and a remedy.
 
-Six parts have equal shares of ``limits.memory_bytes``; a full one stops none of the others:
+Six parts have equal shares of ``limits.memory_bytes``; a full part stops no other:
 
 * units that wait for the store: posters get no credit, and their sockets are not read;
 * posts on the relay that wait for an address: their connections are not read;
-* messages that are not complete: they move to files, which have a bound of their own (``limits.spool_bytes``);
+* incomplete messages: they move to files, which have a bound of their own (``limits.spool_bytes``);
 * undecided transactions: the largest are refused, and drop their messages;
-* deliveries that peers have not read or settled: connections with more than a fair share get no more;
+* deliveries that peers have not read or settled: connections with more than a fair share get no further ones;
 * windows of queues: they load less from the store.
 
 Compiled selectors may have a quarter of a share (attaches that need more are refused), and so may known addresses
@@ -34,9 +34,9 @@ ENTRY_OCTETS = 500
 TRANSACTION_OCTETS = 1000
 #: Memory that an address and its queue take, roughly.
 ADDRESS_OCTETS = 10_000
-#: The bounds of what one connection may leave unread, and unsettled, while all together leave too much.
+#: Bounds of the octets that one connection may leave unread or unsettled, while all together leave too many.
 MOST_FAIR, LEAST_FAIR = 1 << 18, 1 << 14
-#: undecided transactions that each connection may have, while all together have too many
+#: the undecided transactions that each connection may have, while all together have too many
 LEAST_TRANSACTIONS = 16
 
 #: between checks whether the process has much freed memory
@@ -47,7 +47,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 class Account:
-    """Octets of each part, and their bounds."""
+    """Counts the octets of each part, and computes the bounds."""
 
     __slots__ = (
         "connections", "most", "most_transactions", "most_unfinished", "parked", "selectors", "transactions", "unread",
@@ -55,28 +55,28 @@ class Account:
     )  # fmt: skip
 
     def __init__(self, bounds: Bounds, most: int) -> None:
-        """``most``: octets of all parts together."""
-        #: octets of each part
+        """``most``: the most octets of all parts together."""
+        #: the most octets of each part
         self.most = max(1, most // 6)
-        #: how many undecided transactions there may be before each connection may have a fair number alone
+        #: the number of undecided transactions from which on each connection may have only a fair number
         self.most_transactions = self.most // 4 // TRANSACTION_OCTETS
-        #: octets in memory of messages that are not complete
+        #: the most octets in memory of incomplete messages
         self.most_unfinished = min(bounds.unfinished_bytes, self.most)
-        #: of this worker, for which peers may leave octets unread
+        #: how many connections the worker has, whose peers may leave octets unread
         self.connections = 0
-        #: octets of the windows of one queue
+        #: the most octets of the windows of one queue
         self.window_bytes = min(bounds.window_bytes, self.share)
-        #: posts on the relay whose address is looked up
+        #: octets of posts on the relay whose address is being looked up
         self.parked = 0
-        #: compiled selectors of consumers and browsers
+        #: octets of compiled selectors of consumers and browsers
         self.selectors = 0
-        #: messages and annotations of undecided transactions
+        #: octets of messages and annotations of undecided transactions
         self.transactions = 0
-        #: deliveries that peers have not read or settled
+        #: octets of deliveries that peers have not read or settled
         self.unread = 0
-        #: messages in windows, and those kept for deliveries under way
+        #: octets of messages in windows, and of those kept for deliveries under way
         self.windows = 0
-        #: octets that the window of one queue may have now, and its deliveries under way: 0 while all have too much
+        #: the most octets of one queue's window and deliveries under way; 0 while all queues together have too many
         self.window_room = self.window_bytes
 
     @property
@@ -86,11 +86,11 @@ class Account:
 
     @property
     def fair_share(self) -> int:
-        """What one connection may leave unread, and unsettled, while all together leave too much."""
+        """The octets that one connection may leave unread or unsettled, while all together leave too many."""
         return max(LEAST_FAIR, min(MOST_FAIR, self.most // max(1, self.connections)))
 
     def count_windows(self, octets: int) -> None:
-        """A queue has so many more octets; below 0: fewer."""
+        """Count so many more octets of a queue; below 0: fewer."""
         self.windows += octets
         self.window_room = 0 if self.windows_full else self.window_bytes
 
@@ -100,17 +100,17 @@ class Account:
 
     @property
     def fair_transactions(self) -> int:
-        """How many of them one connection may have while there are too many."""
+        """The number of undecided transactions that one connection may have while there are too many."""
         return max(LEAST_TRANSACTIONS, self.most_transactions // max(1, self.connections))
 
     @property
     def most_addresses(self) -> int:
-        """How many addresses may be known in memory: they may take a quarter of a part."""
+        """The number of addresses that may be in memory: a quarter of a part's octets."""
         return max(16, self.most // 4 // ADDRESS_OCTETS)
 
 
 class GivingBack:
-    """Gives freed memory back to the system whenever the worker has grown by a part. The C library would keep it, in
+    """Returns freed memory to the system whenever the worker has grown by a part. The C library would keep it, in
     pieces between memory in use.
     """
 
@@ -126,27 +126,29 @@ class GivingBack:
 
 
 def give_back() -> None:
-    """Give freed memory back to the system, if the C library can."""
+    """Return freed memory to the system, if the C library can."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def resident() -> int:
-    """Octets of memory that this process uses."""
+    """Return the octets of memory that this process uses."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def default_bytes(workers: int) -> int:
-    """The default of ``limits.memory_bytes`` for one of so many workers: a quarter of the machine's memory, or of the
-    cgroup's if that is less, divided among them.
+    """Return the default of ``limits.memory_bytes`` for one of so many workers: a quarter of the machine's memory, or
+    of the cgroup's if that is less, divided among them.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_cgroup_limits()]) // 4 // workers
 
 
 def _cgroup_limits() -> list[int]:
-    """Limits of the process's cgroup and of those above it (version 2), or of its memory controller (version 1)."""
+    """Return the limits of the process's cgroup and its parents (version 2), or of its memory controller (version
+    1).
+    """
     limits: list[int] = []
     try:
         lines = _OWN_CGROUP.read_text().splitlines()

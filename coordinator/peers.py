@@ -1,4 +1,6 @@
-"""The other instances: whether they live, and their notices about addresses, groups, claims and links."""
+"""Peers tracks the other instances: whether any are alive, and their NOTIFYs about addresses, groups, claims and
+links.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ class Peers:
         look: Callable[[], None],
         fenced: Callable[[], None],
     ) -> None:
-        """``heard``: by channel, what takes its notices. ``look``: makes the heartbeat look at once which instances
-        live. ``fenced``: called when other instances took this one for dead; it must stop.
+        """``heard``: the handlers of NOTIFY payloads, by channel. ``look``: makes the heartbeat query the living
+        instances at once. ``fenced``: called when other instances have declared this one dead: it must stop.
         """
         self._instance = instance
         self._queues = queues
@@ -49,11 +51,11 @@ class Peers:
         self._fenced = fenced
 
     def arrive(self) -> None:
-        """Tell the other instances that this one has begun."""
+        """Notify the other instances that this one has begun."""
         notices.arrive(self._instance.queries)
 
     def beaten(self, alive: bool, peers: int) -> None:
-        """The answer to a heartbeat: whether this instance still counts as alive, and how many others live."""
+        """Handle the answer to a heartbeat: whether this instance counts as alive, and how many others are."""
         if not alive:
             self.given_up()
             return
@@ -69,7 +71,7 @@ class Peers:
         self._fenced()
 
     def connected(self) -> None:
-        """Load anew what notices tell: some may have been missed while the connection was down."""
+        """Load addresses and groups anew: a NOTIFY may have been lost while the connection was down."""
         self._directory.all_changed()
         self._queues.all_in_store()
 
@@ -85,7 +87,7 @@ class Peers:
 
 
 class WakeOtherInstances:
-    """Unit: wakes the consumers at other instances, which the batches of an instance that is alone do not."""
+    """Unit: notifies other instances of stored messages, which the batches of an instance that was alone did not."""
 
     owner: object = None
 
@@ -99,11 +101,11 @@ class WakeOtherInstances:
         log.error("other instances were not notified of messages in the store", error=str(error))
 
 
-# A client attaches a link again, at another instance: the later link stays (P13).
+# When a client attaches a link again at another instance, the later link stays (P13).
 #
-# A notice announces each attach, unless this instance is alone. PostgreSQL delivers all notices to all instances in the
-# order of their commits, so all see the same one last: a notice of another instance that comes after a link's own
-# notice steals the link.
+# A NOTIFY announces each attach, unless this instance is alone. PostgreSQL delivers all NOTIFYs to all instances in the
+# order of their commits, so that all instances receive the same one last: another instance's NOTIFY that follows a
+# link's own steals the link.
 
 _STOLEN = Refusal(Condition.STOLEN, "the link was attached again, by way of another process of the service")
 
@@ -114,18 +116,20 @@ class _Held:
     def __init__(self, link: User, number: int, *, announced: bool) -> None:
         self.link = link
         self.number = number
-        #: whether its own notice has come; at an instance that is alone, none is needed
+        #: whether its own NOTIFY was received; an instance that is alone needs none
         self.announced = announced
 
 
 class Stealing:
-    """The links of this instance, which others may steal. ``identity``: what makes it the same link (part 2, 2.6.1)."""
+    """Announces the links of this instance, and ends those that others steal. ``identity``: the identity of a link
+    (part 2, 2.6.1).
+    """
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._held: dict[str, _Held] = {}
         self._numbers = count(1)
-        #: the links that the others are not told of yet; while they are told of some, the next ones wait here
+        #: digests of links not announced yet; while an announcement is under way, new ones wait here
         self._untold: dict[str, None] = {}
         self._telling = False
 
@@ -141,7 +145,7 @@ class Stealing:
             self._instance.loop.call_later(0, self._tell)
 
     def _tell(self) -> None:
-        """Of those that are still there: however long the store is away, no more wait than there are links."""
+        """Announce the waiting links; however long the store is unavailable, no more wait than there are links."""
         untold, self._untold = self._untold, {}
         self._telling = bool(untold)
         if untold:

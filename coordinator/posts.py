@@ -1,7 +1,7 @@
-"""Posts of clients, in transactions or without, apart from the wire; and posts on the anonymous relay, whose address
-has to be looked up (rules T20 to T25, P9, D9).
+"""Posts handles the messages that clients post, inside transactions or outside, apart from the wire; and posts on the
+anonymous relay, whose addresses it looks up (rules T20 to T25, P9, D9).
 
-A link hands over the messages that it reads (:meth:`Posts.take`), and sends the answers.
+A link passes on the messages that it receives (:meth:`Posts.take`), and sends the answers.
 """
 
 from __future__ import annotations
@@ -38,85 +38,85 @@ log = structlog.get_logger(__name__)
 
 
 class PostLink(Protocol):
-    """A link on which a client posts. Of a ``delivery`` that its sender has settled, only its tag is used, on the
-    anonymous relay, so that posts that were sent settled can outlive their link.
+    """A link on which a client posts. For a ``delivery`` that its sender has settled, only the tag is used, on the
+    anonymous relay, so that such posts can outlive their link.
     """
 
     @property
     def connection(self) -> Maker:
-        """The owner of its transactions (T12), who makes the addresses that messages on the relay name. A subscription
-        with no-local compares it with its own connection.
+        """The owner of its transactions (T12), who creates the addresses that messages on the relay name. A
+        subscription with no-local compares the owner with its own connection.
         """
 
     @property
     def peer(self) -> str:
-        """For the log."""
+        """The peer's name, for the log."""
 
     @property
     def address(self) -> Address | None:
-        """None on the anonymous relay, where the ``to`` of each message names it (P9)."""
+        """The target address; None on the anonymous relay, where the ``to`` of each message names it (P9)."""
 
     @property
     def relay(self) -> Relay | None:
-        """The posts that wait for their addresses, on the anonymous relay."""
+        """The queue of posts that wait for their addresses, on the anonymous relay; None on other links."""
 
     @property
     def continues(self) -> bool:
-        """A refused post does not make its transaction rollback-only (T23)."""
+        """Whether a refused post leaves its transaction able to commit (T23)."""
 
     @property
     def second(self) -> bool:
-        """Its sender waits for the decision (receiver settle mode second)."""
+        """Whether its sender waits for the decision (receiver settle mode second)."""
 
     @property
     def ending(self) -> Refusal | None:
-        """The refusal with which the link is about to end; it takes no more posts."""
+        """The refusal with which the link is about to end, so that it accepts no more posts; None: it stays."""
 
     def waits(self, delivery: Any, octets: int) -> None:
-        """A post outside transactions, which its sender has not settled, is on its way to the store."""
+        """Count an unsettled post as on its way to the store."""
 
     def stored(self, delivery: Any, octets: int) -> None:
-        """It is durable."""
+        """Accept an unsettled post outside transactions, which is durable."""
 
     def not_stored(self, delivery: Any, octets: int, refusal: Refusal) -> None:
-        """The store has refused an unsettled post outside transactions."""
+        """Reject an unsettled post outside transactions, which the store has refused."""
 
     def accepted_in(self, delivery: Any, txn: Transaction) -> None:
-        """An unsettled post is part of the transaction (T21)."""
+        """Accept an unsettled post as part of the transaction (T21)."""
 
     def rejected_in(self, delivery: Any, txn: Transaction, refusal: Refusal) -> None:
-        """An unsettled post is not part of the transaction (T23)."""
+        """Reject an unsettled post, which is not part of the transaction (T23)."""
 
     def stored_in(self, delivery: Any, octets: int, txn: Transaction) -> None:
-        """An unsettled post that :meth:`waits` is durable, and part of the checkable transaction."""
+        """Accept a post that :meth:`waits`: it is durable, and part of the checkable transaction."""
 
     def not_stored_in(self, delivery: Any, octets: int, txn: Transaction, refusal: Refusal) -> None:
-        """It is not part of it: the store has refused it."""
+        """Reject a post that :meth:`waits`: the store has refused it, so that it is not part of the transaction."""
 
     def rejected(self, delivery: Any, refusal: Refusal) -> None:
-        """An unsettled post outside transactions is refused."""
+        """Reject an unsettled post outside transactions."""
 
     def refuse_settled(self, delivery: Any, refusal: Refusal) -> None:
-        """A settled post outside transactions is refused: detach. ``delivery``: on the relay its tag."""
+        """Detach the link, as a settled post outside transactions is refused. ``delivery``: on the relay its tag."""
 
     def decided(self, delivery: Any, committed: bool) -> None:
-        """The transaction of an unsettled post is decided (T25)."""
+        """Settle an unsettled post by the decision of its transaction (T25)."""
 
     def left(self, delivery: Any) -> None:
-        """It will be decided elsewhere, and later."""
+        """Settle an unsettled post whose transaction is decided later, elsewhere."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """Detach."""
+        """Detach the link with the refusal."""
 
     def parked(self, octets: int) -> None:
-        """So many more octets of the link wait for their address; fewer, where below 0."""
+        """Count so many more octets of the link as waiting for their addresses; fewer, if below 0."""
 
     def caught_up(self) -> None:
-        """No post of the link waits for its address any more."""
+        """Note that no post of the link waits for its address any more."""
 
 
 class Posts:
-    """Takes the posts of an instance's clients, or refuses them (rules T20 to T25, D9)."""
+    """Accepts or refuses the posts of an instance's clients (rules T20 to T25, D9)."""
 
     def __init__(self, instance: Instance, directory: Directory, enqueue: Enqueue, registry: Registry) -> None:
         self.instance = instance
@@ -125,7 +125,7 @@ class Posts:
         self.registry = registry
 
     def take(self, link: PostLink, delivery: Any, message: Octets, settled: bool, txn_id: bytes | None) -> None:
-        """A message has come. ``settled``: by its sender; ``txn_id``: None outside transactions."""
+        """Accept or refuse a received message. ``settled``: by its sender; ``txn_id``: None outside transactions."""
         txn = None
         if txn_id is not None:
             txn = self.registry.for_work(txn_id, link.connection)
@@ -180,15 +180,15 @@ class Posts:
             txn.awaits_decision(link, delivery, message)
 
     def refuse_unknown(self, link: PostLink, delivery: Any, settled: bool, refusal: Refusal) -> None:
-        """T24: the message is never stored."""
+        """Refuse a message whose transaction is unknown; it is never stored (T24)."""
         if settled:
             link.refuse_settled(delivery, refusal)
         else:
             link.rejected(delivery, refusal)
 
     def refuse(self, link: PostLink, delivery: Any, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
-        """T22, T23. Of a post that was sent settled, outside transactions, only the end of the link tells the
-        sender.
+        """Refuse a post (T22, T23). For a post sent settled, outside transactions, only the link's end reports it to
+        the sender.
         """
         log.info(
             "post refused",
@@ -200,13 +200,13 @@ class Posts:
         if txn is None:
             self.refuse_unknown(link, delivery, settled, refusal)
             return
-        if settled or not link.continues:  # of a post that was sent settled, only the discharge tells
+        if settled or not link.continues:  # for a post sent settled, only the discharge reports the refusal
             txn.refuse(refusal)
         if not settled:
             link.rejected_in(delivery, txn, refusal)
 
     def begin(self, link: PostLink, txn_id: bytes) -> Transaction | None:
-        """A delivery in a transaction has begun and is not complete: until it is, a discharge is refused (T15)."""
+        """Count a delivery in a transaction that is not complete: until then, a discharge is refused (T15)."""
         txn = self.registry.find(txn_id, link.connection)
         if txn is not None:
             txn.begin()
@@ -215,7 +215,7 @@ class Posts:
 
 
 class PlainPost:
-    """Unit: one message posted outside transactions."""
+    """Unit: writes one message posted outside transactions."""
 
     __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_posts", "_settled", "_terms")
 
@@ -247,7 +247,7 @@ class PlainPost:
     def write(self, batch: Batch) -> None:
         posts = self._posts
         enqueue = posts.enqueue
-        if self._id:  # written before, in a batch that the store refused for another unit
+        if self._id:  # already written in a batch that the store refused because of another unit
             enqueue.unposted(self._entry)
         half_id = self._id = self._id or posts.instance.ids.next()
         batch.half(half_id, bytes(16), self._address.id, self._message)
@@ -286,10 +286,10 @@ class Parked(NamedTuple):
 
 
 class Relay:
-    """The posts of one link to the anonymous relay that wait for an address, in order; discharges wait for them.
+    """Posts, in order, the messages of one link to the anonymous relay that wait for an address; discharges wait too.
 
-    Posts that were sent settled stay when the link ends: they are forwarded as if they had been sent on a link of their
-    own (anonymous terminus 1.0, section 2.2).
+    Posts that were sent settled remain when the link ends: they are forwarded as if sent on a link of their own
+    (anonymous terminus 1.0, section 2.2).
     """
 
     __slots__ = ("_asked", "_going_on", "_link", "_link_open", "_posts", "_resolved", "waiting")
@@ -306,7 +306,7 @@ class Relay:
         self._going_on = False
 
     def take(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None) -> None:
-        """A message on the relay: post it now if its address is known and no post waits before it."""
+        """Post a message on the relay: now, if its address is known and no post waits before it, else later."""
         memory = self._posts.instance.memory
         if memory.parked > 2 * memory.most:
             text = "too many messages wait for their addresses to be looked up (limits.memory_bytes); try later"
@@ -327,7 +327,7 @@ class Relay:
         self._link.parked(octets)
 
     def _go_on(self) -> None:
-        """Post all that can be posted. A loop, as a look-up may answer at once."""
+        """Post all waiting messages whose addresses are known; a loop, as a look-up may answer at once."""
         if self._going_on:
             return
         self._going_on = True
@@ -378,7 +378,7 @@ class Relay:
         self._go_on()
 
     def link_lost(self) -> None:
-        """Drop posts that were sent unsettled: their sender could not be told the outcome."""
+        """Drop posts that were sent unsettled: their outcome could not be sent to the sender."""
         self._link_open = False
         waiting, self.waiting = self.waiting, deque()
         for post in waiting:
@@ -392,7 +392,7 @@ class Relay:
 
 
 def held_octets(message: Octets, *, settled: bool) -> int:
-    """Memory that a message takes. The engine keeps the octets of an unsettled one, too; a large one is in a file."""
+    """Return the octets in memory of a message: of an unsettled one twice (the engine has a copy); 0 of a large one."""
     if not isinstance(message, bytes):
         return 0
     return len(message) if settled else 2 * len(message)

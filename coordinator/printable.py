@@ -1,10 +1,10 @@
-"""Text from outside, made safe for a log line, an error or a terminal (S7)."""
+"""Printable makes text from outside safe for a log line, an error or a terminal (S7)."""
 
 from __future__ import annotations
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    """``text`` with control characters escaped as in Python, cut after ``longest`` characters."""
+    """Return ``text`` with control characters escaped as in Python, cut after ``longest`` characters."""
     cut = text if longest is None or len(text) <= longest else f"{text[:longest]}..."
     if cut.isprintable():
         return cut

@@ -1,5 +1,5 @@
-"""The undecided transactions of an instance: declared, found for the connections that may use them, rolled back when
-their time is over or they hold too much (rules T10 to T14, S4).
+"""The registry keeps an instance's undecided transactions: it declares them, finds them for the connections that may
+use them, and rolls them back at their timeout or if they hold too much (rules T10 to T14, S4).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SWEEP_SECONDS = 0.25
-#: so long after its declare a transaction without work is forgotten: decisions are kept by the day of the declare, and
-#: a later one could be removed with its day
+#: seconds after its declare at which a transaction without work is forgotten: decisions are kept by the day of the
+#: declare, and a later decision could be removed with its day
 UNUSED_SECONDS = 24 * 3600.0
-#: transactions rolled back by their timeout that are remembered, so that late work gets the right error
+#: how many transactions rolled back by their timeout are remembered, so that late work gets the right error
 MOST_TIMED_OUT = 10_000
-#: transactions that are entered in the store's list at once; the others follow with the next check
+#: how many transactions are entered in the store's list at once; the others follow with the next sweep
 MOST_AT_ONCE = 500
 
 
@@ -58,7 +58,7 @@ class Registry:
         decisions: Decisions,
         secret: bytes,
     ) -> None:
-        """``secret``: the store's, by which it recognizes its own txn-ids."""
+        """``secret``: the store's key, by which txn-ids of this store are recognized."""
         self.instance = instance
         self.directory = directory
         self.enqueue = enqueue
@@ -68,9 +68,9 @@ class Registry:
         self.check_terms = terms(settings.check)
         self._ids = TxnIds(instance.instance_id, secret)
         self.txns: dict[bytes, Transaction] = {}
-        #: of these, the transactions with work, and so a time limit (T14)
+        #: the transactions that have work, and so a time limit (T14)
         self.working: dict[bytes, Transaction] = {}
-        #: how many undecided transactions each connection has
+        #: the number of undecided transactions of each connection
         self._undecided: dict[object, int] = {}
         self._unused_seconds = _unused_seconds(settings)
         self._timed_out: dict[bytes, Refusal] = {}
@@ -78,8 +78,9 @@ class Registry:
         self.spool_room = Room(settings.limits.spool_bytes, self._make_spool_room)
 
     def declare(self, owner: object, control: Control, timeout: float, user: str | None = None) -> Transaction:
-        """Refusal if the connection has too many undecided transactions already (S4). ``user``: whose it is; None: of a
-        client without a login.
+        """Begin a transaction. ``user``: its user; None: a client without a login.
+
+        :raises Refusal: the connection has too many undecided transactions already (S4).
         """
         undecided = self._undecided.get(owner, 0)
         memory = self.instance.memory
@@ -97,8 +98,8 @@ class Registry:
         return txn
 
     def refuse_largest(self) -> None:
-        """Undecided transactions hold too much memory: refuse the largest, which drop what they hold. Their connections
-        are still read: without their discharges no memory would become free.
+        """Refuse the largest undecided transactions, which then drop their messages, as all hold too much memory. Their
+        connections are still read: without their discharges no memory would become free.
         """
         enough = 3 * self.instance.memory.most // 4
         refusal = Refusal(
@@ -108,7 +109,7 @@ class Registry:
         self._refuse_undecided(lambda txn: txn.counted, lambda: self.instance.memory.transactions > enough, refusal)
 
     def _make_spool_room(self, octets: int) -> None:
-        """Large messages use all the disk they may: refuse the undecided transactions with the most of it."""
+        """Refuse the undecided transactions with the most octets in files, as large messages fill their disk space."""
         refusal = Refusal(
             Condition.RESOURCE_LIMIT_EXCEEDED,
             "large messages hold too much of the disk, and this transaction has among the most (limits.spool_bytes)",
@@ -118,7 +119,7 @@ class Registry:
     def _refuse_undecided(
         self, held: Callable[[Transaction], int], too_much: Callable[[], bool], refusal: Refusal
     ) -> None:
-        """Refuse transactions, those first that have ``held`` the most, until it is no longer ``too_much``."""
+        """Refuse transactions, the greatest by ``held`` first, until ``too_much`` is false."""
         largest = [
             (-held(txn), number, txn) for number, txn in enumerate(self.working.values()) if txn.open and held(txn)
         ]
@@ -134,7 +135,7 @@ class Registry:
             txn.refuse(refusal)
 
     def began(self, txn: Transaction) -> None:
-        """The transaction has its first work."""
+        """Start the time limit of a transaction, which has its first work."""
         self.working[txn.id] = txn
 
     def genuine(self, txn_id: bytes, user: str | None) -> bool:
@@ -142,22 +143,22 @@ class Registry:
         return self._ids.genuine(txn_id, user)
 
     def find(self, txn_id: bytes, owner: object) -> Transaction | None:
-        """The undecided transaction; None if this connection did not declare it (T12)."""
+        """Return the undecided transaction; None if this connection did not declare it (T12)."""
         txn = self.txns.get(txn_id)
         if txn is not None and txn.owner is owner and (txn.state is ACTIVE or txn.open):
             return txn
         return None
 
     def for_work(self, txn_id: bytes, owner: object) -> Transaction | None:
-        """As :meth:`find`; None also if it is discharged, so that no work may begin in it."""
+        """Return the transaction like :meth:`find`; None also if it is discharged, so that no work may begin in it."""
         txn = self.txns.get(txn_id)
         if txn is not None and txn.owner is owner and (txn.state is ACTIVE or not txn.discharged):
             return txn
         return None
 
     def not_taken(self, txn_id: bytes, owner: object) -> None:
-        """T22, T26: no transaction commits without a post that is cut off by the end of its session, or a post or a
-        retirement that comes behind the end of its link or session.
+        """Refuse the transaction of work that its link or session did not complete (T22, T26): a post cut off by the
+        end of its session, or a post or a retirement received after the end of its link or session.
         """
         txn = self.for_work(txn_id, owner)
         if txn is not None:
@@ -165,8 +166,8 @@ class Registry:
             txn.refuse(Refusal(Condition.ILLEGAL_STATE, text))
 
     def unknown(self, txn_id: bytes, user: str | None) -> Refusal:
-        """The refusal of work in a transaction that is not open: its time ran out (T14), which its ``user`` alone is
-        told (S3), or it is unknown.
+        """Return the refusal of work in a transaction that is not open: it timed out (T14), which is reported to its
+        ``user`` alone (S3), or it is unknown.
         """
         timed_out = self._timed_out.get(txn_id)
         if timed_out is not None and self.genuine(txn_id, user):
@@ -176,7 +177,7 @@ class Registry:
         )
 
     def forget(self, txn: Transaction) -> None:
-        """It is decided."""
+        """Remove a transaction that is decided, or left undecided to the store."""
         if self.txns.pop(txn.id, None) is None:
             return
         self.working.pop(txn.id, None)
@@ -185,24 +186,24 @@ class Registry:
             self._undecided[txn.owner] = undecided
 
     def unlist(self, txn_id: bytes) -> None:
-        """Another instance, or an operator, has decided a transaction that is in the store's list."""
+        """Remove a transaction from the store's list, as another instance or an operator has decided it."""
         self.instance.commit.add(Removal(txn_id))
 
     def decided(self, payload: str) -> None:
-        """A notice: another has decided this transaction, which holds deliveries in the memory of an instance."""
+        """Handle a NOTIFY that another has decided this transaction, which may have deliveries in memory here."""
         with suppress(ValueError):
             txn = self.txns.get(bytes.fromhex(payload))
             if txn is not None and txn.in_store is not None:
                 txn.in_store.ask_what_became()
 
     def ask_of_held(self) -> None:
-        """Ask what became of transactions that hold deliveries: notices of their decisions may have been lost."""
+        """Query the decisions of transactions that hold deliveries: a NOTIFY of one may have been lost."""
         for txn in list(self.working.values()):
             if txn.in_store is not None:
                 txn.in_store.ask_what_became()
 
     def sweep(self) -> None:
-        """Roll back transactions whose time is over (T14); register those that live longer than a moment."""
+        """Roll back transactions that have timed out (T14); register those that are older than a moment."""
         self.instance.loop.call_later(SWEEP_SECONDS, self.sweep)
         now = time.monotonic()
         register_after = self.instance.bounds.register_after_seconds
@@ -224,7 +225,7 @@ class Registry:
             self._time_out(txn, unused(self._unused_seconds))
 
     def _unused(self) -> list[Transaction]:
-        """Forget transactions without work whose declare is too long ago. Ids grow with time: the oldest come first."""
+        """Return transactions without work whose declare is too long ago. Ids grow with time: the oldest are first."""
         latest = (time.time() - self._unused_seconds) * 1e6
         old = takewhile(lambda txn: micros_of(txn.id) <= latest, self.txns.values())
         return [txn for txn in old if not txn.began]
@@ -244,7 +245,7 @@ class Registry:
 
 
 def _unused_seconds(settings: Settings) -> float:
-    """At most half as long as decisions are kept, so that a decision made just before is still kept."""
+    """Return the seconds after which an unused transaction is forgotten: at most half as long as decisions are kept."""
     return min(UNUSED_SECONDS, settings.retention.decisions_hours * 3600 / 2)
 
 
@@ -261,13 +262,13 @@ def unused(limit: float) -> Refusal:
     )
 
 
-# The store's list of undecided transactions: those older than a moment are entered, and removed once decided. The group
-# commit writes them, many at once, so that no number of transactions delays a commit or a question. A transaction
+# The store's list of undecided transactions has those that are older than a moment, until they are decided. The group
+# commit writes the list, many rows at once, so that no number of transactions delays a commit or a query. A transaction
 # without work is not listed, and the row of a checkable one is written with its first half.
 
 
 class Registration:
-    """Unit: enters in the list the transactions that are still undecided when it is written."""
+    """Unit: enters in the store's list those of the transactions that are still undecided when it is written."""
 
     __slots__ = ("_txns",)
 
@@ -300,7 +301,7 @@ class Registration:
 
 
 class Removal:
-    """Unit: removes a transaction that another instance, or an operator, has decided."""
+    """Unit: removes from the store's list a transaction that another instance, or an operator, has decided."""
 
     __slots__ = ("_txn_id",)
 

@@ -1,8 +1,8 @@
-"""What a client says of its deliveries, in a transaction or in none, whatever the wire (part 4, section 4.4; rules T26
-to T30, T34, P11).
+"""Retirement applies the delivery states that consumers send, plain or transactional, apart from the wire (part 4,
+section 4.4; rules T26 to T30, T34, P11).
 
-The link of a consumer hands over what it reads. The outcome is applied when it is durable, by itself or with the
-decision of its transaction; until then the delivery is enlisted, or its outcome is on its way to the store.
+The link of a consumer passes on the states that it receives. An outcome is applied when it is durable, alone or with
+the decision of its transaction; until then the delivery is enlisted, or its outcome is on its way to the store.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Departure(Enum):
-    """How a link ends."""
+    """The ways in which a link ends."""
 
-    #: its connection is cut, or its client is silent for too long
+    #: its connection is cut, or its client has been silent for too long
     LOST = "lost"
     #: its client detaches it, or ends its session or its connection
     LEFT = "left"
@@ -42,30 +42,32 @@ class Departure(Enum):
 
 
 class Retiring(Protocol):
-    """The link of a consumer, as the rules see it."""
+    """The link of a consumer, with the facts that the rules use."""
 
     default_outcome: Outcome | None
     departure: Departure
-    #: whether its client has decided any delivery outside transactions; one that it released does not count
+    #: whether its client has decided any delivery outside transactions, other than by releasing it
     has_decided: bool
-    #: whether it has retired any in a transaction
+    #: whether its client has retired any delivery in a transaction
     transactional: bool
 
     def refuse(self, refusal: Refusal) -> None:
-        """Detach the link."""
+        """Detach the link with the refusal."""
 
 
 class Retirement:
-    """Of all consumers of an instance."""
+    """Applies delivery states for all consumers of an instance."""
 
     def __init__(self, registry: Registry, settlements: Settlements) -> None:
         self._registry = registry
         self._settlements = settlements
 
     def settle(self, link: Retiring, entry: Entry, outcome: Outcome | None, settled: bool) -> None:
-        """A plain state. ``outcome``: None where the state is none; ``settled``: the peer has settled the delivery."""
+        """Apply a plain state. ``outcome``: None if the state has none; ``settled``: the peer has settled the
+        delivery.
+        """
         if entry.txn is not None:
-            # enlisted: until the discharge a plain state can only settle the delivery
+            # enlisted: before the discharge, a plain state can only settle the delivery
             entry.peer_settled = entry.peer_settled or settled
         elif outcome is not None or settled:
             outcome = outcome or link.default_outcome or RELEASED
@@ -75,7 +77,7 @@ class Retirement:
     def retire(
         self, link: Retiring, owner: Maker, entry: Entry, txn_id: bytes, outcome: Outcome | None, settled: bool
     ) -> None:
-        """A transactional state. ``owner``: the link's connection; ``outcome``: None where the state names none."""
+        """Apply a transactional state. ``owner``: the link's connection; ``outcome``: None if the state names none."""
         txn = self._registry.for_work(txn_id, owner)
         enlisted = entry.txn
         if txn is None:
@@ -106,9 +108,9 @@ class Retirement:
     def link_ended(
         self, link: Retiring, entries: Iterable[Entry], *, unsent: Collection[Entry] = (), dropped: bool
     ) -> None:
-        """What was sent and not decided comes back (D5); what is enlisted waits for its transaction. ``entries``: its
-        deliveries, in the order in which they were sent. ``unsent``: those that were never transferred. ``dropped``:
-        their group or address is gone, and nothing is left to deliver them from.
+        """Return the undecided deliveries of an ended link to their queue (D5); enlisted ones wait for their
+        transaction. ``entries``: its deliveries, in the order of sending. ``unsent``: those never transferred.
+        ``dropped``: their group or address was removed, so that they are only forgotten.
         """
         if dropped:
             for entry in entries:
@@ -127,30 +129,31 @@ class Retirement:
 
 
 def _undecided(link: Retiring) -> tuple[Outcome, Outcome]:
-    """The outcome of the first of its undecided deliveries, and that of all others (D5: the table in docs/reference).
+    """Return the outcome of the first of a link's undecided deliveries, and that of all others (D5: the table in
+    docs/reference).
 
-    A client that leaves has worked on the first at most, and may have left the others unread: were all counted as
-    failed, as Qpid JMS asks with the default-outcome that it names for each source, messages that no application has
-    seen would become dead letters. One that has decided others before may have none in hand, as one that takes a
-    message, accepts it and leaves. Where it works in transactions, their rollbacks have counted.
+    A client that detaches has worked on the first at most, and may not have read the others: if all counted as failed,
+    as the default-outcome that Qpid JMS names for each source requests, messages that no application has seen would
+    become dead letters. A client that has decided others before may be working on no message, such as one that receives
+    a message, accepts it and detaches. If it uses transactions, their rollbacks have counted the failures.
     """
     if link.departure is Departure.LOST:
         return LOST, LOST
     named = link.default_outcome
     if named is not None and not named.delivery_failed and named.kind in (Kind.RELEASED, Kind.MODIFIED):
-        return RELEASED, RELEASED  # as the source says (part 3, section 3.5.3)
+        return RELEASED, RELEASED  # the default outcome of the source (part 3, section 3.5.3)
     fails = link.departure is Departure.LEFT and not (link.has_decided or link.transactional)
     return (LOST if fails and (named is None or named.delivery_failed) else RETURNED), RETURNED
 
 
-# Outcomes of deliveries outside transactions: those of one turn are gathered into few units of the group commit.
+# Outcomes of deliveries outside transactions are gathered for a turn, and become few units of the group commit.
 
-#: outcomes that one unit may have
+#: the most outcomes of one unit
 MOST_OF_A_UNIT = 500
 
 
 class Settlement:
-    """Unit: outcomes of one turn, of one connection or several; the accepted ones share one op, with ``reason``."""
+    """Unit: writes outcomes of one turn, of one connection or several; accepted ones share one op, with ``reason``."""
 
     __slots__ = ("_entries", "_instance", "_reason", "owner")
 
@@ -179,7 +182,7 @@ class Settlement:
                 self._instance.loop.contain(link)
 
     def refused(self, error: StoreError) -> None:
-        if len(self._entries) > 1:  # one of them is refused: try each by itself
+        if len(self._entries) > 1:  # one of them is refused: retry each alone
             for each in self._entries:
                 self._instance.commit.add(Settlement(self._instance, [each], self.owner, self._reason))
             return
@@ -200,7 +203,7 @@ class Settlement:
 
 
 class Settlements:
-    """The outcomes of one turn."""
+    """Gathers the outcomes of a turn for the group commit."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -208,7 +211,7 @@ class Settlements:
         self.passed_over: list[Entry] = []
 
     def pass_over(self, entry: Entry) -> None:
-        """It is done with, and no consumer has had it: the selector of its subscription does not want it."""
+        """Accept an entry that no consumer got, as the selector of its subscription does not match it."""
         entry.state = DELIVERY[entry.state, OUTCOME]
         entry.outcome = ACCEPTED
         self.passed_over.append(entry)
@@ -216,9 +219,9 @@ class Settlements:
     def add(
         self, entry: Entry, outcome: Outcome, event: DeliveryEvent = OUTCOME, *, behind_others: bool = False
     ) -> None:
-        """An outcome outside transactions, applied with the others of this turn. It comes too late if another one is on
-        its way to the store, or a transaction has retired the delivery. ``behind_others``: one that changes nothing in
-        the store comes back with those that do, for their order.
+        """Add an outcome outside transactions, applied with the others of this turn. It has no effect if another one is
+        on its way to the store, or a transaction has retired the delivery. ``behind_others``: an outcome that changes
+        nothing in the store waits for those that do, to keep the order.
         """
         before = entry.state
         after = entry.state = DELIVERY[before, event]
@@ -227,14 +230,14 @@ class Settlements:
         entry.outcome = outcome
         if outcome is ACCEPTED:
             self.gathered.append(entry)
-        elif outcome.kind is Kind.RELEASED and not behind_others:  # the store has nothing to change
+        elif outcome.kind is Kind.RELEASED and not behind_others:  # nothing changes in the store
             deliveries.settle(entry)
         else:
             entry.queue.comes_back(entry)
             self.gathered.append(entry)
 
     def hand_over(self) -> None:
-        """Hand the outcomes to the group commit: few as one unit, many by connection."""
+        """Add the gathered outcomes to the group commit: few as one unit, many by connection."""
         gathered, self.gathered = self.gathered, []
         passed_over, self.passed_over = self.passed_over, []
         commit = self._instance.commit

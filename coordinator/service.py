@@ -1,4 +1,4 @@
-"""One instance of the service, put together, and its turn, which the reactor calls."""
+"""The service composes one instance from its parts, and ends each turn of the reactor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """``fenced``: called when other instances took this one for dead; it must stop."""
+    """One instance of the service. ``fenced``: called when other instances have declared this one dead: it must
+    stop.
+    """
 
     def __init__(
         self,
@@ -64,11 +66,11 @@ class Service:
         )
         self.loop, self.limits, self.bounds = loop, settings.limits, bounds
         self.memory, self.commit = instance.memory, instance.commit
-        #: set while the database has no connection left for this instance: new connections are refused with it
+        #: the refusal of new connections while the database has no connection left for this instance; else None
         self.starved: Refusal | None = None
-        #: octets in memory of deliveries that are not complete
+        #: octets in memory of incomplete deliveries
         self.unfinished_octets = 0
-        #: callbacks of connections whose links wait until peers have read, or settled, more
+        #: callbacks of connections whose links wait until peers have read or settled more
         self._held_back: set[Callable[[], None]] = set()
         self._congestion_ends: dict[Callable[[], None], None] = {}
         self.queues = Queues(instance, lambda: self._dead_letters.wake(), lambda at: self._schedule.due(at))
@@ -102,7 +104,7 @@ class Service:
         self._peers = Peers(instance, self.queues, self.directory, self._heard(), look=look, fenced=fenced)
 
     def _heard(self) -> dict[str, Callable[[str], None]]:
-        """By channel, what takes its notices."""
+        """Return the handlers of NOTIFY payloads, by channel."""
         return {
             channels.SOLE: self.sole_connections.called,
             channels.LINK: self.stealing.notified,
@@ -118,7 +120,7 @@ class Service:
             self._dead_letters.wake()
 
     def _connected(self) -> None:
-        """Notices may have been missed while the connection was down."""
+        """Load and query anew what NOTIFY reports: some may have been lost while the connection was down."""
         self._peers.connected()
         self.registry.ask_of_held()
         self.users.look()
@@ -148,19 +150,16 @@ class Service:
 
     @property
     def connected(self) -> bool:
-        """Whether all its connections to the database are up."""
+        """Whether all connections of the instance to the database are up."""
         return self.decisions.connection.up and all(each.up for each in self.vital_connections)
 
     @property
     def vital_connections(self) -> tuple[Connection, ...]:
-        """Connections to the database without which it cannot serve clients."""
+        """The database connections without which the instance cannot serve clients."""
         return (self.instance.commit.connection, self.instance.queries.connection, self._heartbeat.connection)
 
     def end_turn(self) -> bool:
-        """Send what this turn has gathered: deliveries to consumers, units to the store.
-
-        Returns whether there was any.
-        """
+        """Send the deliveries of this turn to consumers, and its units to the store; return whether there were any."""
         instance, queues, settlements = self.instance, self.queues, self.settlements
         instance.ids.advance()
         if instance.selecting.end:
@@ -186,7 +185,7 @@ class Service:
                 self.loop.contain(callback)
 
     def hold_back(self, has_room: Callable[[], None]) -> None:
-        """Call ``has_room`` when there is memory again for what peers have not settled."""
+        """Call ``has_room`` when there is memory again for deliveries that peers have not settled."""
         self._held_back.add(has_room)
 
     def hold_back_no_more(self, has_room: Callable[[], None]) -> None:

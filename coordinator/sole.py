@@ -1,7 +1,8 @@
-"""Containers that want one connection only (rule P15; AMQP Enforcing Connection Uniqueness 1.0).
+"""Sole connections: a container may claim to have one connection only (rule P15; AMQP Enforcing Connection Uniqueness
+1.0).
 
-A claim is of a user and its container-id: another user's container of the same id is another one (S3). It is a row in
-the store, so that it holds over all instances. A connection that finds the claim taken notifies the holder and asks
+A claim names a user and a container-id: another user's container of the same id is a different one (S3). It is a row in
+the store, so that it holds over all instances. A connection that finds the claim taken notifies the holder and queries
 again, until the claim is free or the holder has shown that it is alive.
 """
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _FIRST_WAIT_SECONDS = 0.02
 _LONGEST_WAIT_SECONDS = 0.5
-#: How long the other instances take to give a dead instance up, which frees its claims.
+#: How long the other instances take to declare a dead instance dead, which frees its claims.
 _PATIENCE_SECONDS = STALE_SECONDS + 2.0
 
 
@@ -29,15 +30,15 @@ class Claimant(Protocol):
     """The connection that a claim is for."""
 
     def answered(self, refusal: Refusal | None) -> None:
-        """Called once: None if the connection has the claim, else why not."""
+        """Handle the answer, once: None if the connection has the claim, else the refusal."""
 
     def called(self) -> None:
-        """Another connection of the container wants the claim that this one has."""
+        """Handle the request of another connection of the container for the claim that this one has."""
 
 
 class Claim:
-    """``number``: the connection's in this process. ``user``: as which its client has logged in; None: as none.
-    ``close_existing``: the policy it asks for."""
+    """Claims a container for one connection. ``number``: the connection's in this process. ``user``: the user of its
+    login; None: it has none. ``close_existing``: the policy it wants."""
 
     def __init__(
         self,
@@ -98,13 +99,13 @@ class Claim:
         self._holder.called()
 
     def seen(self) -> None:
-        """The connection is alive: keep the claim, so that the other connection is refused."""
+        """Keep the claim, as the connection is alive, so that the other connection is refused."""
         if not self._released:
             questions.seen(self._instance.queries, self._key)
 
     def release(self) -> None:
-        """The connection has ended or was refused: free the claim. The store answers in order, so a claim under way
-        comes before.
+        """Free the claim of a connection that has ended or was refused. The store answers in order, so that a claim
+        under way is answered before.
         """
         self._released = True
         self._sole_connections.forget(self._number)
@@ -112,7 +113,7 @@ class Claim:
 
 
 class SoleConnections:
-    """The claims of this instance's connections."""
+    """Keeps the claims of this instance's connections."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -127,7 +128,7 @@ class SoleConnections:
         self._claims.pop(number, None)
 
     def called(self, payload: str) -> None:
-        """A connection of this or another instance found a claim taken; ``payload`` names the claim."""
+        """Handle a NOTIFY that a connection of some instance found a claim taken; ``payload`` names the claim."""
         instance, _, number = payload.partition(" ")
         if int(instance) == self._instance.instance_id:
             claim = self._claims.get(int(number))

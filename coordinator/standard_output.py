@@ -1,4 +1,4 @@
-"""The standard output of a command, which may be a file on a disk that fills up."""
+"""Standard output of a command may be a file on a disk that fills up; this module reports its errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: 1 says something of what a command looked for.
+#: the exit status of a failure; 1 is a result of some commands
 _STATUS = 2
 
 
 class _StandardOutput(io.TextIOWrapper):
-    """Ends the command with a line where it cannot be written. A pipe whose reader has ended is no error."""
+    """Ends the command with an error line if a write fails. A pipe whose reader has ended is not an error."""
 
     def write(self, text: str) -> int:
         try:
@@ -36,23 +36,23 @@ class _StandardOutput(io.TextIOWrapper):
             self._end(error)
 
     def _end(self, error: OSError) -> NoReturn:
-        # what is left in the buffer goes nowhere, or Python would fail once more at its end
+        # discard the rest of the buffer, or Python would fail once more at its end
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
-        with suppress(OSError):  # it may be the same file
+        with suppress(OSError):  # the standard error may be the same file
             os.write(2, f"error: standard output: {error.strerror}\n".encode())
         raise SystemExit(_STATUS)
 
 
 @contextmanager
 def checked() -> Iterator[None]:
-    """A block that writes to the standard output; at its end all is written.
+    """Run a block that writes to the standard output, and flush it at the end.
 
     :raises SystemExit: it cannot be written; the standard error says why.
     """
     given: Any = sys.stdout
-    if given is None:  # closed by what has started the command, which wants to read nothing
+    if given is None:  # closed by the process that has started the command, which reads no output
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     if isinstance(given, io.TextIOWrapper):
         sys.stdout = _StandardOutput(

@@ -1,9 +1,9 @@
-"""A transaction: declared on a control link, used on any session of its connection, decided once (part 4; rules T7 to
-T35).
+"""A transaction is declared on a control link, used on any session of its connection, and decided once (part 4; rules
+T7 to T35).
 
-It is itself a unit of the group commit: its halves, entries, retirements and its op are written together. Until then
-its work is in memory. That of a checkable one (H2) is in the store from the first message on, and
-:class:`coordinator.in_store.InStore` does what is different then.
+The transaction is itself a unit of the group commit: its halves, entries, retirements and its op are written together.
+Until then its work is in memory. The work of a checkable transaction (H2) is in the store from the first message on;
+:class:`coordinator.in_store.InStore` implements the difference.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from store.errors import StoreError
     from store.spool import Octets
 
-#: no discharge has come; a discharge waits for posts; and both
+#: states before a discharge; states in which a discharge waits for posts; and all of these
 _UNDISCHARGED = (ACTIVE, ROLLBACK_ONLY, CHECKABLE)
 _WAITING = (WAITING, WAITING_REFUSED, WAITING_CHECKABLE)
 _OPEN = (*_UNDISCHARGED, *_WAITING)
@@ -99,21 +99,23 @@ class Transaction:
     )
 
     def __init__(self, registry: Registry, txn_id: bytes, owner: object, control: Control, timeout: float) -> None:
-        """``owner``: the connection that declared it (T12). ``timeout`` in seconds."""
+        """Begin a transaction in state ACTIVE. ``owner``: the connection that declared it (T12). ``timeout`` in
+        seconds.
+        """
         self.registry = registry
         self.instance = registry.instance
         self.id = txn_id
         self.owner = owner
         self.control = control
-        #: when its first work came, by the monotonic clock; 0: it has none
+        #: the monotonic time of its first work; 0: it has no work
         self.began = 0.0
         self.timeout = timeout
         self.state = ACTIVE
-        #: its halves and retirements in the store, where it is checkable; None: it is plain
+        #: the part of a checkable transaction that is in the store; None: the transaction is plain
         self.in_store: InStore | None = None
-        #: the first refusal of a part of its work, or of all of it
+        #: the first refusal of any of its work, or of the whole transaction
         self.error: Refusal | None = None
-        #: the ``fail`` of its discharge, and the delivery of that while it is under way
+        #: the ``fail`` of its discharge, and the discharge's delivery while that is under way
         self.fail = True
         self.answer: object = None
         #: deliveries that have begun and are not complete (T15)
@@ -122,39 +124,39 @@ class Transaction:
         self.parked = 0
         #: posts whose senders wait for the decision (T25)
         self.unsettled_posts: list[tuple[PostLink, object]] = []
-        #: it may be in the store's list of undecided transactions
+        #: whether the store's list of undecided transactions may contain it
         self.registered = False
         #: why it is rolled back
         self.reason = ""
         #: the encoded state of answers to its posts, set and used by links
         self.wire_state: bytes = b""
         self._askers: tuple[Callable[[], object], ...] = ()
-        #: of one that is in the store, without the messages
+        #: its posts; for halves that are in the store, without the messages
         self.posts: list[tuple[Address, Octets, DeliveryTerms]] = []
         self.octets = 0
         #: rows of its posts: one for each group that gets the message
         self.rows = 0
-        #: memory of its posts and retirements, in the account of undecided transactions
+        #: octets that its posts and retirements have in the account of undecided transactions
         self.counted = 0
-        #: of that, the annotations of its retirements
+        #: the part of the octets that are annotations of its retirements
         self.annotated = 0
         #: octets of its posts that are in files
         self.spooled = 0
-        #: posts that were let go, as the transaction can only roll back
+        #: how many posts were dropped because the transaction can only roll back
         self.dropped = 0
         self.retired: list[Entry] = []
-        #: what it retires has failed where it rolls back: not by what the service does itself (D5)
+        #: whether a rollback counts its retired deliveries as failed: not where the service itself causes it (D5)
         self.counts_as_failed = True
-        #: of its retirements, some were removed with their addresses: the commit leaves them out
+        #: some retired entries were removed with their addresses: the commit leaves them out
         self.purged = False
-        #: of the posts, once written: their ids, and those of their entries that are born leased to this instance
+        #: once the posts are written: their half ids, and their entries that were born leased to this instance
         self.half_ids: list[int] = []
         self.entries: list[Entry | None] = []
-        #: they were written all at once
+        #: whether the posts were written as columns, all at once
         self.columns = False
-        #: the queues of what a rollback under way gives back
+        #: queues to which a rollback under way returns entries
         self.returning: list[Queue] = []
-        #: the retirements, and whether the rollback under way decides each
+        #: retired entries, each with whether the rollback under way decides it
         self.undone: list[tuple[Entry, bool]] = []
 
     def when_decided(self, callback: Callable[[], object]) -> None:
@@ -173,7 +175,7 @@ class Transaction:
 
     @property
     def discharged(self) -> bool:
-        """Whether no work may begin in it; posts that wait for an address are still added."""
+        """Whether it was discharged: no work may begin in it; posts that wait for an address are still added."""
         return self.state not in _UNDISCHARGED
 
     @property
@@ -187,7 +189,7 @@ class Transaction:
     # -- work
 
     def begin(self) -> None:
-        """The first work has come, even if it is refused: from now on the time limit runs (T14)."""
+        """Start the time limit at the first work, even if that work is refused (T14)."""
         if not self.began:
             self.began = time.monotonic()
             self.registry.began(self)
@@ -225,7 +227,7 @@ class Transaction:
                 raise self.error
 
     def too_much(self, rows: int) -> Refusal:
-        """The refusal of a post with which it would have so many rows, or too many octets."""
+        """Return the refusal of a post that would bring the transaction to ``rows`` rows, or to too many octets."""
         limits = self.instance.transaction_limits
         text = f"a transaction holds at most {limits.max_bytes} bytes of messages (transaction.max_bytes)"
         if rows > limits.max_messages:
@@ -236,7 +238,7 @@ class Transaction:
         return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Part of the work is refused: from now on it can only roll back (T22, T23)."""
+        """Make the transaction rollback-only, as part of its work is refused (T22, T23)."""
         self.begin()
         self.state = after(self.state, TxnEvent.WORK_REFUSED)
         if self.error is None:
@@ -248,11 +250,13 @@ class Transaction:
             self.in_store.work_refused()
 
     def release_posts_soon(self) -> None:
-        """The engine would keep their octets until the discharge. In the next turn: by then their answers are sent."""
+        """Conclude the unsettled posts in the next turn, when their answers are sent: the engine keeps their octets."""
         self.instance.loop.call_later(0, partial(self.conclude_posts, False))
 
     def conclude_posts(self, committed: bool | None) -> None:
-        """Tell the senders that wait (T25). ``committed``: None: it is decided elsewhere, and later."""
+        """Report the decision to the senders that wait for it (T25). ``committed``: None: it is decided later,
+        elsewhere.
+        """
         unsettled, self.unsettled_posts = self.unsettled_posts, []
         for link, delivery in unsettled:
             if committed is None:
@@ -261,8 +265,8 @@ class Transaction:
                 link.decided(delivery, committed)
 
     def awaits_decision(self, link: PostLink, delivery: object, message: Octets) -> None:
-        """The sender of a post waits for the decision (receiver settle mode second). The engine keeps the octets until
-        then.
+        """Record a post whose sender waits for the decision (receiver settle mode second), and count its octets: the
+        engine keeps them until then.
         """
         self.unsettled_posts.append((link, delivery))
         if isinstance(message, bytes):
@@ -270,7 +274,7 @@ class Transaction:
             self.instance.memory.transactions += len(message)
 
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
-        """Retire a delivery: the commit applies the outcome; a later one in the transaction replaces it (T26, T29)."""
+        """Retire a delivery: the commit applies its outcome; a later outcome replaces the first (T26, T29)."""
         if not self.began:
             self.begin()
         before = 0
@@ -286,8 +290,8 @@ class Transaction:
             self._count_annotations(entry, before)
 
     def _count_annotations(self, entry: Entry, before: int) -> None:
-        """Count the annotations of its outcome, which replace so many octets ``before``. A transaction that can only
-        roll back keeps none.
+        """Count the annotations of the entry's outcome, which replace ``before`` octets. A rollback-only transaction
+        drops them.
         """
         assert entry.outcome is not None
         if self.refused_work:
@@ -306,7 +310,7 @@ class Transaction:
         self.counted = 0
 
     def let_go(self) -> None:
-        """The transaction can only roll back: drop its messages and annotations."""
+        """Drop the messages and annotations of a transaction that can only roll back."""
         self.uncount()
         self.dropped += len(self.posts)
         self.posts = []
@@ -319,7 +323,9 @@ class Transaction:
     # -- decision
 
     def discharge(self, fail: bool, answer: object) -> None:
-        """``answer``: the delivery of the discharge, which :meth:`coordinator.control.Control.discharged` answers."""
+        """Decide, once no post waits. ``answer``: the discharge, answered by
+        :meth:`coordinator.control.Control.discharged`.
+        """
         if self.instance.disk_low and self.posts and not fail and self.in_store is None:
             self.refuse(self.registry.enqueue.disk_refusal)
         self.fail, self.answer = fail, answer
@@ -331,9 +337,9 @@ class Transaction:
             self.returns()
 
     def unpark(self) -> None:
-        """A post that waited is added, or refused."""
+        """Count a waiting post as added or refused; after the last, carry out the discharge that waited for it."""
         self.parked -= 1
-        if not self.parked and self.state in _WAITING:  # else its time ran out, or no discharge has come
+        if not self.parked and self.state in _WAITING:  # else it timed out, or is not discharged yet
             self._decide()
 
     def _decide(self) -> None:
@@ -349,13 +355,13 @@ class Transaction:
             self.instance.commit.add(self, self.octets + self.annotated)
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
-        """The control link is detached, the time is over, or another connection has asked for the outcome: roll back a
-        plain transaction, and leave a checkable one undecided. A commit on its way to the store is left alone (T11,
-        T13, T14).
+        """Roll back a plain transaction, or leave a checkable one undecided: its control link is detached, its time is
+        over, or another connection queries the outcome. A commit on its way to the store is not changed (T11, T13,
+        T14).
         """
         in_store = self.in_store
         if event is TxnEvent.ASKED and in_store is not None and in_store.is_empty:
-            event = TxnEvent.CONTROL_LOST  # the store has nothing of it: the question rolls it back (T11)
+            event = TxnEvent.CONTROL_LOST  # the store has no row of it: the query rolls it back (T11)
         state = after(self.state, event)
         if state is self.state:
             return
@@ -368,7 +374,7 @@ class Transaction:
         self.roll_back(reason)
 
     def roll_back(self, reason: str) -> None:
-        """Bring the op to the store. What is on its way there comes first, and calls this again."""
+        """Write the rollback's op to the store. Units on their way there finish first, and call this again."""
         self.reason = reason
         self.let_go()
         if self.error is not None and reason == reasons.ROLLBACK_ONLY:
@@ -383,7 +389,7 @@ class Transaction:
             self.instance.commit.add(self)
 
     def returns(self) -> None:
-        """A rollback is on its way to the store, and gives back what was retired: drains wait for it."""
+        """Mark the queues of retired entries: a rollback under way returns entries to them; drains wait for it."""
         if self.returning:
             return
         self.returning = [entry.queue for entry in self.retired]
@@ -391,7 +397,7 @@ class Transaction:
             queue.returning += 1
 
     def returned(self) -> None:
-        """It has given back what it does."""
+        """Unmark the queues: all entries are returned."""
         returning, self.returning = self.returning, []
         for queue in returning:
             queue.returning -= 1
@@ -414,7 +420,7 @@ class Transaction:
     def write_commit(self, batch: Batch) -> None:
         enqueue, instance = self.registry.enqueue, self.instance
         txn_id = self.id
-        for entry in self.entries:  # written before, in a batch that the store refused for another unit
+        for entry in self.entries:  # already written in a batch that the store refused because of another unit
             enqueue.unposted(entry)
         entries = self.entries = []
         ids = self.half_ids = self.half_ids or instance.ids.take(len(self.posts))
@@ -432,9 +438,9 @@ class Transaction:
             batch.commit_posted.append(len(self.posts))
 
     def _write_undone(self, batch: Batch) -> None:
-        """Give back what it has retired, as it rolls back."""
-        # A delivery that the peer still holds stays as it is (T27). Any other gets the default outcome (T28), and where
-        # its link was detached meanwhile, it has failed (D5).
+        """Write the outcomes with which a rollback returns retired deliveries."""
+        # A delivery that the peer has not settled stays with the peer (T27). Any other gets the default outcome (T28);
+        # if its link was detached meanwhile, the delivery has failed (D5).
         self.undone = [(entry, entry.peer_settled or entry.link is None) for entry in self.retired]
         decided = [entry for entry, is_decided in self.undone if is_decided]
         for entry in decided:
@@ -447,7 +453,8 @@ class Transaction:
         if self.state is COMMITTED:
             self.apply_commit()
         elif self.in_store is not None and self.in_store.entered:
-            # what it held in the store is leased to this instance again: deliveries are as they were (T27, T28)
+            # entries that it held in the store are leased to this instance again, as before they were retired (T27,
+            # T28)
             for entry in self.retired:
                 self.keep(entry)
         else:
@@ -463,7 +470,7 @@ class Transaction:
             for (address, _, terms), half_id, entry in zip(self.posts, self.half_ids, self.entries, strict=True):
                 if entry is None and terms is PLAIN:
                     if address is told:
-                        continue  # the address knows of the first, which has the lowest id
+                        continue  # the address was notified of the first half, which has the lowest id
                     told = address
                 enqueue.posted(address, entry, half_id, terms)
         for retired in self.retired:
@@ -478,7 +485,7 @@ class Transaction:
                 self.keep(entry)
 
     def keep(self, entry: Entry) -> None:
-        """The delivery is as it was before it was retired."""
+        """Restore the state before the retirement; a settled or linkless delivery gets the default outcome."""
         entry.last_txn = self.id
         entry.txn = entry.outcome = None
         entry.met(KEPT)
@@ -492,7 +499,7 @@ class Transaction:
         self.finish(committed, None if committed or self.fail else self._refusal())
 
     def finish(self, committed: bool | None, refusal: Refusal | None) -> None:
-        """Let go of what it holds, and answer the discharge, if there is one. ``committed``: None: it is not known."""
+        """Release what the transaction holds, and answer its discharge, if any. ``committed``: None: unknown."""
         if self.unsettled_posts:
             self.conclude_posts(committed)
         if self.returning:
@@ -512,7 +519,7 @@ class Transaction:
             asker()
 
     def _refusal(self) -> Refusal:
-        """The refusal with which a commit is answered."""
+        """Return the refusal that answers a commit."""
         if self.error is None:
             return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back: {self.reason}")
         if self.error.condition in (Condition.TXN_TIMEOUT, Condition.TXN_ROLLBACK):
@@ -521,7 +528,7 @@ class Transaction:
         return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back, as part of it was refused: {reason}")
 
     def refused(self, error: StoreError) -> None:
-        """The store has refused the decision."""
+        """Handle the store's refusal of the decision: commit once more, or write a rollback instead."""
         if self.in_store is not None and self.in_store.entered and not isinstance(error, GroupsChanged):
             self.in_store.refused(error)
             return
@@ -537,20 +544,20 @@ class Transaction:
         before, self.state = self.state, after(self.state, TxnEvent.STORE_REFUSED)
         if before is COMMITTING:
             self.error = why(error)
-        elif not had_retired:  # only the op can have been refused: there is one already
+        elif not had_retired:  # only the op can have been refused: the store has one already
             error = AlreadyDecided(str(error))
         if isinstance(error, AlreadyDecided):
             if self.registered:
                 self.registry.unlist(self.id)
             self.registry.forget(self)
             self._finish()
-        else:  # write an op all the same, without the work
+        else:  # write the rollback's op alone, without the work
             self.reason = reasons.STORE_REFUSED
             self.instance.commit.add(self)
 
     def _can_commit_after(self, error: StoreError) -> bool:
-        """The store has refused the commit. Whether it may take another, as it has groups of which this instance did
-        not know, or messages were removed with their addresses before it retires them.
+        """Whether to commit again after this refusal: the store has groups of which this instance did not know, or
+        retired messages were removed with their addresses.
         """
         if isinstance(error, GroupsChanged):
             for address, _, _ in self.posts:
@@ -561,12 +568,12 @@ class Transaction:
         return again
 
     def addresses_changed(self) -> None:
-        """One that it posts to was removed."""
+        """Load its target addresses anew, as one of them was removed."""
         for name in {address.name for address, _, _ in self.posts}:
             self.registry.directory.changed(name)
 
     def _take_back(self) -> None:
-        """The store has refused the decision: no post is written, no retirement takes place."""
+        """Undo the posts and retirements in memory, as the store has refused the decision."""
         for entry in self.entries:
             self.registry.enqueue.unposted(entry)
         self.entries = []
@@ -577,12 +584,12 @@ class Transaction:
 
 
 def held_octets(outcome: Outcome) -> int:
-    """Memory of its annotations: the engine has a copy of them."""
+    """Return the octets in memory of an outcome's annotations, twice their length: the engine has a copy."""
     return 2 * len(outcome.annotations)
 
 
 def why(error: StoreError) -> Refusal:
-    """The refusal of a commit that the store has refused."""
+    """Translate the store's error into the refusal of the commit."""
     if isinstance(error, AlreadyDecided):
         text = (
             "the transaction was decided otherwise already, by an operator, an application in SQL or another instance"

@@ -1,4 +1,4 @@
-"""The states of a transaction and of a delivery, as tables of all their transitions.
+"""Transitions of transactions and deliveries are tables of all their states and events.
 
 Transactions: part 4, sections 4.2 to 4.4; rollback-only is rules T22 and T23, checkable H2 to H7. Deliveries: part 3,
 section 3.4, and rules T26 to T30, D5, D10. The pictures in ``docs/explanation/states.md`` are drawn from these tables,
@@ -18,13 +18,13 @@ class TxnState(Enum):
     ROLLBACK_ONLY = "rollback-only"
     #: discharged, while posts in it wait for their addresses
     WAITING = "waiting"
-    #: as waiting, but it can only roll back
+    #: waiting, and rollback-only
     WAITING_REFUSED = "waiting-refused"
     #: active, and its messages are in the store (H2, H3)
     CHECKABLE = "checkable"
     #: discharged, while posts in it are on their way to the store or wait for their addresses
     WAITING_CHECKABLE = "waiting-checkable"
-    #: undecided in the store, and no longer this instance's: its producer group says what becomes of it
+    #: undecided in the store, and forgotten by this instance: its producer group decides it
     LEFT = "left"
     COMMITTING = "committing"
     COMMITTED = "committed"
@@ -48,7 +48,7 @@ class TxnEvent(Enum):
     STORE_REFUSED = "store-refused"
 
 
-#: global names: access by the class costs a tenth of a microsecond each time
+#: global names, as each access by the class costs a tenth of a microsecond
 (
     ACTIVE, ROLLBACK_ONLY, WAITING, WAITING_REFUSED, CHECKABLE, WAITING_CHECKABLE, LEFT, COMMITTING, COMMITTED,
     ROLLED_BACK,
@@ -59,7 +59,7 @@ _W, _WR = WAITING, WAITING_REFUSED
 _CH, _WCH = CHECKABLE, WAITING_CHECKABLE
 _DONE, _UNDONE = COMMITTED, ROLLED_BACK
 
-#: (state, event) -> next state; a pair that is not here is refused.
+#: (state, event) -> next state; a missing pair is refused.
 TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {
     (_A, TxnEvent.WORK_REFUSED): _R,
     (_A, TxnEvent.DISCHARGE_EARLY): _W,
@@ -88,7 +88,7 @@ TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {
     (_WR, TxnEvent.CONTROL_LOST): _UNDONE,
     (_WR, TxnEvent.TIMEOUT): _UNDONE,
     (_WR, TxnEvent.ASKED): _UNDONE,
-    # A checkable transaction is rolled back by nothing but its discharge, or because it can only roll back.
+    # A checkable transaction is rolled back only by its discharge, or if it is rollback-only.
     (_A, TxnEvent.MADE_CHECKABLE): _CH,
     (_W, TxnEvent.MADE_CHECKABLE): _WCH,
     (_CH, TxnEvent.WORK_REFUSED): _R,
@@ -113,8 +113,8 @@ TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {
     (_C, TxnEvent.ASKED): _C,
     (_C, TxnEvent.DURABLE): _DONE,
     (_C, TxnEvent.STORE_REFUSED): _UNDONE,
-    # Rolled back, while its op may be on its way to the store. If the store refuses it, there is an op already, or it
-    # is written again without the work.
+    # Rolled back, while its op may be on its way to the store. If the store refuses the op, it has one already, or
+    # gets one without the work.
     (_UNDONE, TxnEvent.CONTROL_LOST): _UNDONE,
     (_UNDONE, TxnEvent.TIMEOUT): _UNDONE,
     (_UNDONE, TxnEvent.ASKED): _UNDONE,
@@ -124,7 +124,7 @@ TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {
 
 
 def after(state: TxnState, event: TxnEvent) -> TxnState:
-    """The next state; KeyError where the standard allows no such event."""
+    """Return the next state; KeyError if the standard does not allow the event."""
     return TRANSACTION[state, event]
 
 
@@ -132,7 +132,7 @@ def _after_txn(event: TxnEvent) -> dict[TxnState, TxnState]:
     return {state: after for (state, each), after in TRANSACTION.items() if each is event}
 
 
-#: the same of the events that each transaction has, at a fifth of the time
+#: next states for the events of every transaction, at a fifth of the time
 AFTER_DISCHARGE, AFTER_DURABLE = _after_txn(TxnEvent.DISCHARGE), _after_txn(TxnEvent.DURABLE)
 
 
@@ -144,13 +144,13 @@ class DeliveryState(StrEnum):
     ENLISTED = "enlisted"
     #: its outcome is on its way to the store
     DECIDED = "decided"
-    #: this instance has it no longer: the store has it, or it is gone
+    #: no longer at this instance: it is in the store, or deleted
     GONE = "gone"
 
 
 class DeliveryEvent(StrEnum):
     SEND = "send"
-    #: it cannot be sent: its time ran out (P12), or it cannot be read
+    #: it cannot be sent: it has expired (P12), or cannot be decoded
     UNSENT = "unsent"
     #: an outcome outside transactions, or a settlement without one
     OUTCOME = "outcome"
@@ -159,16 +159,16 @@ class DeliveryEvent(StrEnum):
     LINK_LOST = "link-lost"
     #: its transaction was rolled back, and the peer has not settled it (T27)
     KEPT = "kept"
-    #: back in the window: an outcome that keeps it is durable, or the store refused its outcome
+    #: returned to the window: an outcome that keeps it is durable, or the store has refused its outcome
     BACK = "back"
-    #: an outcome that ends it is durable, or it returns to the store
+    #: an outcome that completes it is durable, or it returns to the store
     LEAVES = "leaves"
 
 
 SEND, UNSENT, OUTCOME, RETIRE, LINK_LOST, KEPT, BACK, LEAVES = DeliveryEvent
 HELD, SENT, ENLISTED, DECIDED, GONE = DeliveryState
 
-#: (state, event) -> next state; a pair that is not here is refused.
+#: (state, event) -> next state; a missing pair is refused.
 DELIVERY: dict[tuple[DeliveryState, DeliveryEvent], DeliveryState] = {
     (HELD, SEND): SENT,
     (HELD, UNSENT): DECIDED,
@@ -177,14 +177,14 @@ DELIVERY: dict[tuple[DeliveryState, DeliveryEvent], DeliveryState] = {
     (SENT, OUTCOME): DECIDED,
     (SENT, RETIRE): ENLISTED,
     (SENT, LINK_LOST): DECIDED,
-    # Its transaction decides; a later outcome in it replaces the one before (T26, T29).
+    # Its transaction decides; a later outcome replaces the previous one (T26, T29).
     (ENLISTED, OUTCOME): ENLISTED,
     (ENLISTED, RETIRE): ENLISTED,
     (ENLISTED, LINK_LOST): ENLISTED,
     (ENLISTED, KEPT): SENT,
     (ENLISTED, BACK): HELD,
     (ENLISTED, LEAVES): GONE,
-    # Any further outcome comes too late.
+    # Any further outcome has no effect.
     (DECIDED, OUTCOME): DECIDED,
     (DECIDED, RETIRE): DECIDED,
     (DECIDED, LINK_LOST): DECIDED,
@@ -197,5 +197,5 @@ def _after(event: DeliveryEvent) -> dict[DeliveryState, DeliveryState]:
     return {state: after for (state, each), after in DELIVERY.items() if each is event}
 
 
-#: the same of the events that each message has
+#: next states for the events of every message
 AFTER_SEND, AFTER_RETIRE, AFTER_LEAVES = _after(SEND), _after(RETIRE), _after(LEAVES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-#: as declared in setup.cfg
+#: the name declared in setup.cfg
 DISTRIBUTION = "amqp-transaction-coordinator"
 
 try:

@@ -1,4 +1,4 @@
-"""Browsers: links that see messages and take none (rules P8, P16)."""
+"""Browsers are links that read messages without consuming any (rules P8, P16)."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _ABOVE_ALL = 1 << 14
 
 
 class Browsing(Outgoing):
-    """Shows committed messages that no consumer has, in the order of delivery, and takes none (P8).
+    """Sends committed messages that no consumer has, in the order of delivery, without consuming any (P8).
 
-    While it has credit, it also shows messages that are committed later.
+    While it has credit, it also sends messages that are committed later.
     """
 
     __slots__ = ("_again", "_at", "_loading", "_selector", "_stale", "unsettled")
@@ -48,11 +48,11 @@ class Browsing(Outgoing):
     ) -> None:
         super().__init__(connection, pointer, address, queue, honoured)
         self._selector = honoured.selector
-        #: the last id seen, by priority
+        #: the last id read, by priority
         self._at: dict[int, int] = {}
-        #: ranks that may have messages it has not seen: priority and id after which it looks next
+        #: ranks that may have new messages: the priority and id after which the next read begins
         self._stale: dict[Rank, tuple[int, int]] = {}
-        #: and those for which messages have come since it began to look through them, perhaps before where it is
+        #: ranks with news since their read began, perhaps before the position reached
         self._again: set[Rank] = set()
         self._loading = False
         self.unsettled: set[engine.Pointer] = set()
@@ -73,7 +73,7 @@ class Browsing(Outgoing):
         return (_ABOVE_ALL, 0)
 
     def on_flow(self) -> None:
-        if engine.link_get_drain(self.pointer):  # the client wants to know what is there now
+        if engine.link_get_drain(self.pointer):  # the client wants the messages that are there now
             self.came()
         super().on_flow()
 
@@ -83,7 +83,7 @@ class Browsing(Outgoing):
 
     @property
     def _room(self) -> int:
-        """Messages that may be sent on it: its credit, within the bounds of what may be unsettled."""
+        """The number of messages that may be sent: the credit, within the bound of unsettled deliveries."""
         if self._held_back():
             return 0
         credit: int = self.credit
@@ -117,8 +117,8 @@ class Browsing(Outgoing):
             del self._stale[rank]
         elif behind is not None:
             self._stale[rank] = behind
-        # Another turn: for what is urgent after each look at the others, for these after a look at all. So each has its
-        # turns, however many messages come.
+        # The next round: the urgent rank after each read of another, the other ranks after all are read. So each rank
+        # has turns, however many messages arrive.
         at_all = not self._stale
         for other in [each for each in self._again if each not in self._stale]:
             if at_all or (other is Rank.URGENT and rank is not Rank.URGENT):
@@ -127,12 +127,12 @@ class Browsing(Outgoing):
         self._queue.touch()
 
     def _look_again(self) -> None:
-        """Ask again: the store could not answer, so the rank is still stale."""
+        """Retry after a failed read: the rank is still stale."""
         self._loading = False
         self._queue.touch()
 
     def _show(self, rows: Sequence[EntryRow]) -> tuple[int, int] | None:
-        """Send what it has not seen. Returns priority and id after which it looks next; None: as before."""
+        """Send the new messages; return the priority and id after which the next read begins, None: unchanged."""
         at = self._at
         behind = None
         for row in rows:
@@ -145,7 +145,7 @@ class Browsing(Outgoing):
                 or self._backlogged()
                 or (self._selector is not None and self.connection.service.instance.selecting.used_up)
             ):
-                break  # no more may be sent, or chosen from, in this turn
+                break  # no more may be sent, or selected, in this turn
             at[entry.priority] = entry.id
             behind = (entry.priority, entry.id)
             held = self._queue.held.get(entry.id)
@@ -156,11 +156,11 @@ class Browsing(Outgoing):
             try:
                 delivery = self._deliver(entry)
             except TooLarge:
-                continue  # skipped: its size is no reason to end the link
+                continue  # skipped: a message's size does not end the link
             except DecodeError:
                 continue  # skipped: the first consumer that would get it moves it to the dead letters
             if entry.whole:
-                break  # it goes on from there once the large message is sent
+                break  # it continues from there once the large message is sent
             self._sent(entry, delivery)
         return behind
 
@@ -172,7 +172,7 @@ class Browsing(Outgoing):
             self.connection.output.hold(delivery, LARGE_IN_ENGINE if entry.whole else entry.size)
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
-        """Settle the delivery as soon as the peer says anything of it: outcomes have no effect here."""
+        """Settle the delivery as soon as the peer sends any state: outcomes have no effect here."""
         if self.refuse_transfer():
             return
         large = self._channels.largest
@@ -193,24 +193,24 @@ class Browsing(Outgoing):
         self.unsettled.clear()
 
 
-# Broadcast: links that each get every message, and none of it twice for an outcome (rule D1).
+# Broadcast links each get every message, and no message twice because of an outcome (rule D1).
 #
-# **Decision.** A link of a broadcast has a consumer group of its own, as a subscription to a topic has, also on a
-# queue. What a transaction commits has an entry for it, however late and in whichever order transactions commit: a
-# position in the ids of messages would pass what is committed late. The group lasts as long as the link, or as its
-# terminus (expiry-policy ``never``). An entry costs a row, which goes in the batch of its outcome, under one op for all
-# that the batch accepts.
+# **Decision.** A broadcast link has a consumer group of its own, like a subscription to a topic, also on a queue. Each
+# committed message has an entry for it, however late and in whichever order transactions commit: a position in the ids
+# of messages would pass messages that are committed late. The group lasts as long as the link, or as its terminus
+# (expiry-policy ``never``). An entry costs a row, deleted in the batch of its outcome, under one op for all accepted
+# entries of the batch.
 
 log = structlog.get_logger(__name__)
 
-#: outcomes of one link that are logged: the first so many, and then one in so many
+#: how many outcomes of one link are logged: the first so many, and then one in so many
 _LOGGED = 100
 _LONGEST_ERROR = 200
 
 
 class Broadcasting(Subscribing):
-    """Whatever outcome a delivery gets, its message is done with: one that is not accepted is logged, once. A link must
-    not fill the log: of very many one in a hundred is, which says how many there were.
+    """A broadcast consumer, for which any outcome completes a message; other outcomes than accepted are logged. A link
+    must not fill the log: after the first hundred, one in a hundred is logged, with the count.
     """
 
     __slots__ = ("_failed",)

@@ -1,6 +1,7 @@
-"""The sessions and links that a peer has, as its frames say, and what the standard makes of frames that do not fit.
+"""Channels tracks a peer's sessions and links by its frames, and applies the standard's rules to frames that violate
+them.
 
-The engine passes over fields that are absent, hides ``echo``, and breaks the connection where only a session is to end.
+The engine ignores absent fields, hides ``echo``, and closes the connection where only a session must end.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from links.performatives import Termini
 
 
-# What a peer has begun and attached, as its frames say.
+# The sessions and links of a peer, by its frames.
 
 
 class Channel:
-    """A session that the peer has begun. ``pointer``: the engine's, once it has it."""
+    """A session that the peer has begun. ``pointer``: the engine's, once it has reported the session."""
 
     __slots__ = ("delivery", "ended", "left", "links", "named", "pointer", "received")
 
@@ -36,14 +37,14 @@ class Channel:
         self.pointer: engine.Pointer | None = None
         #: the id of the next transfer
         self.received = first
-        #: of its next delivery; None: there was none
+        #: the id of the next delivery; None: there was no delivery yet
         self.delivery: int | None = None
         self.links: dict[int, End] = {}
-        #: how many of them have a name, by whether the peer is their sender, and the name
+        #: the number of links of each name, by whether the peer is the sender, and the name
         self.named: Counter[tuple[bool, str]] = Counter()
-        #: we have ended it: what the peer sends until it has ended it too means nothing (part 2, section 2.5.5)
+        #: whether the service has ended it: frames are ignored until the peer's end (part 2, section 2.5.5)
         self.ended = False
-        #: then, of the deliveries that it left undecided: the transactions that have them, and none
+        #: then: the transactions of the deliveries that it left undecided; empty octets for those without one
         self.left: set[bytes] = set()
 
 
@@ -56,71 +57,73 @@ class End:
     )  # fmt: skip
 
     def __init__(self, name: str, channel: int, *, sends: bool, second: bool) -> None:
-        #: as the engine knows it
+        #: its name in the engine
         self.name = name
-        #: of the peer's session
+        #: the channel of the peer's session
         self.channel = channel
         self.pointer: engine.Pointer | None = None
-        #: the peer is its sender
+        #: whether the peer is its sender
         self.sends = sends
-        #: its receiver settles second
+        #: whether its receiver settles second
         self.second = second
-        #: of a receiver: the delivery-count up to which it has given credit
+        #: if the peer is the receiver: the delivery-count up to which it has granted credit
         self.limit = 0
-        #: a delivery has begun, and more of it is to come
+        #: whether its current delivery is incomplete
         self.incomplete = False
-        #: of the last that has begun: its id, its transaction, and whether it goes on from an earlier link
+        #: the last begun delivery: its id, its transaction, and whether it resumes one of an earlier link
         self.delivery = 0
         self.txn_id: bytes | None = None
         self.resumes = False
-        #: and whether it is settled
+        #: whether that delivery is settled
         self.settled = False
-        #: under which its transfers are plain
+        #: the keys under which its transfers are plain
         self.keys: set[Key] = set()
-        #: why its attach is refused
+        #: the refusal of its attach
         self.refusal: Refusal | None = None
-        #: of its termini
+        #: the fields of its termini that the engine hides
         self.asked: Termini | None = None
 
 
-#: What is done about a frame, right after the engine has it.
+#: The act that follows a frame, right after the engine has got it.
 Act = Callable[[], None]
 
 #: the smallest max-frame-size (part 2, section 2.8.19)
 _SMALLEST_FRAME = 512
 _SECOND = 1
 _TXN_ID = "txn-id"
-#: the place of the state in what may be a post, or a retirement
+#: the place of the state in transfers and dispositions
 _STATES = {TRANSFER: 7, DISPOSITION: 4}
 #: link-credit is a uint, which the engine counts in a signed one
 MOST_CREDIT = (1 << 31) - 1
 _IDS = 1 << 32
-# The engine copies a disposition's state to each delivery it names: one frame of 54 kB for 10,000 deliveries is half a
-# gigabyte before anything of it is reported, and 14 times as much once it is read and its values are small. It keeps
+# The engine copies a disposition's state to each delivery that it names: one frame of 54 kB for 10,000 deliveries is
+# half
+# a gigabyte before the first event, and 14 times as much once it is decoded and its values are small. The engine keeps
 # that memory for the next delivery in the same place, settled or not.
-#: octets of a state times the deliveries it is said of
+#: the most octets of a state, times the deliveries that it applies to
 MOST_OCTETS = 1 << 20
-#: and of a disposition by a sender
+#: the most octets of a disposition by a sender
 _MOST_BY_SENDER = 1068
-#: octets of a transfer besides its message: its tag and a transactional-state take fewer than 100
+#: the most octets of a transfer without its message: a tag and a transactional-state take fewer than 100
 MOST_OF_TRANSFER = 1024
 _NULL, _TRUE = b"\x40", b"\x41"
-#: a channel that carries a session carries the connection's own frames, too
+#: frames that are not ignored on the channel of an ended session
 _ALWAYS = (OPEN, END, CLOSE)
 
 
 class Broken(Refusal):
-    """Not only the session must end, but the connection."""
+    """Refuses a frame for which the connection must end, not only the session."""
 
 
 class Before(partial[None]):
-    """What is done before the engine has the frame: it is the reason for which a link ends."""
+    """An act that precedes the frame in the engine: the frame is the reason why a link ends."""
 
 
 class Channels:
-    """Of one peer. ``plain``: the channel of each link whose next transfer may begin a delivery, and for dispositions
-    that of each session. ``told``: what dispositions have named that the engine has, and whose events are not handled.
-    ``largest``: octets of the largest disposition that was read last; 0: none of them is large.
+    """Tracks the sessions and links of one peer. ``plain``: the channel of each link whose next transfer may begin a
+    delivery, and for dispositions that of each session. ``told``: the deliveries named by dispositions that the engine
+    has got, and whose events are not handled. ``largest``: octets of the largest disposition of the last input; 0: none
+    is large.
     """
 
     __slots__ = (
@@ -135,21 +138,21 @@ class Channels:
         self.plain: dict[Key, Channel] = {}
         self.told: Told = {}
         self.largest = 0
-        #: the peer gives descriptors as symbols: none of its frames is plain
+        #: whether the peer encodes descriptors as symbols: then its frames are never plain
         self._by_symbol = False
-        #: sessions and links that the engine has not reported yet, in their order
+        #: sessions and links that the engine has not reported yet, in order
         self._beginning: deque[Channel] = deque()
         self._attaching: deque[End] = deque()
         self._refused: dict[engine.Pointer, Refusal] = {}
         self._ends: dict[engine.Pointer, End] = {}
-        #: how many links have a name that is not the peer's
+        #: how many links have another name in the engine than the peer's
         self._renamed = 0
-        #: it has sent the open
+        #: whether the peer has sent the open
         self.opened = False
-        #: why the open is to be refused, and its field that is the reason
+        #: the refusal of the open, and the field that is the reason
         self.open_refused: tuple[Refusal, str] | None = None
 
-    # -- what the engine reports
+    # -- events of the engine
 
     def begun(self, session: engine.Pointer) -> None:
         if self._beginning:
@@ -164,29 +167,29 @@ class Channels:
                 self._refused[link] = end.refusal
 
     def refusal_of(self, link: engine.Pointer) -> Refusal | None:
-        """Why its attach is refused, for what the engine does not show. It is told once."""
+        """Return the refusal of an attach, for fields that the engine hides; only once."""
         return self._refused.pop(link, None)
 
     def asked(self, link: engine.Pointer) -> Termini | None:
-        """What its attach says of its termini; None: the peer has no such link any more."""
+        """Return the fields of the termini in its attach; None: the peer has detached the link."""
         end = self._ends.get(link)
         return None if end is None else end.asked
 
-    # -- what the peer says
+    # -- frames of the peer
 
     def by_symbol(self) -> None:
-        """The peer gives descriptors as symbols: each of its frames has to be looked at."""
+        """Have each frame checked, as the peer encodes descriptors as symbols."""
         self._by_symbol = True
         self.plain.clear()
 
     def ignores(self, number: int, found: Performative) -> bool:
-        """Whether the frame is of a session that we have ended."""
+        """Whether the frame belongs to a session that the service has ended."""
         channel = self._channels.get(number)
         return channel is not None and channel.ended and found.code not in _ALWAYS
 
     def renamed(self, number: int, attach: Performative) -> bytes:
-        """The frame with a name that no link of its session has, where another has its own (part 2, section 2.6.1): the
-        engine would close the connection. Behind a NUL, where it ends for all but the engine. Empty: as it is.
+        """Return the attach with a unique name, if another link of its session has the same (part 2, section 2.6.1),
+        for which the engine would close the connection. A NUL ends the name for all but the engine. Empty: unchanged.
         """
         channel, name = self._channels.get(number), attach.value(0)
         if channel is None or not isinstance(name, str):
@@ -200,10 +203,11 @@ class Channels:
         return attach.rewritten({0: encode_string(f"{name}\0{self._renamed}")})
 
     def take(self, number: int, found: Performative, octets: bytes) -> Act | None:
-        """The frame on that channel. ``octets``: of it, as far as ``found`` was read from them.
+        """Check a frame on that channel; return the act that it needs. ``octets``: those that ``found`` was decoded
+        from.
 
-        :raises Refusal: the session must end, and the engine must not have the frame. Broken: the connection must.
-        :raises DecodeError: the same of the connection.
+        :raises Refusal: the session must end, and the engine must not get the frame. Broken: the connection must end.
+        :raises DecodeError: the connection must end.
         """
         if not self.opened and found.code != OPEN:
             text = f"{found.name} before the open, which comes first (part 2, section 2.4.1)"
@@ -212,7 +216,7 @@ class Channels:
         if judge is not None:
             return judge(self, number, found)
         channel = self._channels.get(number)
-        if channel is None:  # the engine says that there is no such session
+        if channel is None:  # the engine reports the unknown session
             return None
         if found.code == TRANSFER:
             return self._on_transfer(channel, found, octets)
@@ -250,13 +254,13 @@ class Channels:
     def _on_begin(self, number: int, found: Performative) -> Act | None:
         if number in self._channels:
             raise DecodeError(f"a begin on channel {number}, which another session has")
-        if found.number(0) is not None:  # the connection says what is wrong
+        if found.number(0) is not None:  # the connection reports the error
             return None
         channel = self._channels[number] = Channel(found.number(1) or 0)
         if not self._by_symbol:
             self.plain[_of_dispositions(number)] = channel
         self._beginning.append(channel)
-        # the engine takes no transfers before it has written the answer
+        # the engine refuses transfers before it has written the answer
         return partial(_write, self._connection)
 
     def _on_attach(self, number: int, found: Performative) -> Act | None:
@@ -338,13 +342,13 @@ class Channels:
         end.delivery, end.txn_id, end.resumes = number, _txn_id_of(found), found.value(8) is True
 
     def _has_given_up(self, end: End) -> bool:
-        """The rest of a delivery that its link has refused need not come."""
+        """Whether the link has refused the incomplete delivery, whose rest need not be sent."""
         link = self._connection.endpoints.links.get(end.pointer)
         return not isinstance(link, Incoming) or link.ending is not None
 
     def _of_another(self, end: End, found: Performative) -> Act | None:
-        """What is not in the transaction that the first transfer of the delivery has named, or in none as that (part 4,
-        section 4.4.1). The engine goes by the first, or by what its sender says of it later.
+        """Return the act for a state with another transaction than the delivery's first transfer (part 4, section
+        4.4.1), or None if it is the same. The engine uses the first, or a later state of the sender.
         """
         txn_id = _txn_id_of(found)
         if txn_id == end.txn_id or (txn_id is None and found.code == TRANSFER):
@@ -359,9 +363,9 @@ class Channels:
         self._refuse_next(end, Refusal(Condition.TXN_ROLLBACK, text))
 
     def resumed(self, number: int, found: Performative) -> bytes:
-        """A transfer as the engine gets it where it is of a delivery that goes on from an earlier link. None does here,
-        so that it is ignored (part 2, section 2.6.13): it comes without a message, and its last transfer aborts it.
-        Empty: it is of another.
+        """Return the transfer of a resumed delivery, rewritten for the engine. Deliveries are never resumed here, so
+        that it is ignored (part 2, section 2.6.13): without its message, and aborted by its last transfer. Empty: the
+        delivery is not resumed.
         """
         channel = self._channels.get(number)
         end = None if channel is None else channel.links[found.number(0) or 0]
@@ -371,8 +375,8 @@ class Channels:
         return found.rewritten({5: more, 7: _NULL, 8: _NULL, 9: aborted})
 
     def _on_disposition(self, channel: Channel, found: Performative, size: int) -> Act | None:
-        """Of two that name one delivery the engine tells of the last alone, and of a transfer as what its sender says
-        after it: events of what was named before are handled before it gets the next.
+        """Check a disposition. If two name one delivery, the engine reports only the last; so the events of the first
+        are handled before the engine gets the second.
         """
         first = found.number(1) or 0
         last = first if (said := found.number(2)) is None else said
@@ -389,7 +393,10 @@ class Channels:
         return None
 
     def _bound(self, found: Performative, size: int, named: int) -> None:
-        """:raises Broken: the engine would take too much memory for the disposition."""
+        """Check the size of a disposition.
+
+        :raises Broken: the engine would use too much memory for it.
+        """
         if named * size > MOST_OCTETS:
             text = f"a disposition of {size} bytes for many deliveries: say it of fewer at once, or say less"
             raise Broken(Condition.RESOURCE_LIMIT_EXCEEDED, text)
@@ -399,13 +406,13 @@ class Channels:
         self.largest = max(self.largest, size)
 
     def _tell_anew(self, channel: Channel, highest: int) -> None:
-        """``highest``: above all where the numbers begin anew."""
+        """Reset the named deliveries to ``highest``, which is above all if the numbers begin anew."""
         self.told.clear()
         self.told[channel] = highest
 
     def _on_flow(self, number: int, channel: Channel, found: Performative) -> Act | None:
         asked, sent = found.value(9) is True, found.number(2) or 0
-        if sent != channel.received % _IDS:  # part 2, section 2.5.6: what the peer says counts
+        if sent != channel.received % _IDS:  # part 2, section 2.5.6: the peer's count is valid
             self._connection.output.frames.counts(number, sent - channel.received)
             channel.received = sent
         if not found.has(4):
@@ -433,21 +440,22 @@ class Channels:
                 self._leave(end)
 
     def _leave(self, end: End) -> None:
-        """The peer has detached it."""
+        """Forget the pointer of a link that the peer has detached."""
         self._ends.pop(end.pointer, None)
         end.pointer = None
 
     def _forget(self, channel: Channel, end: End) -> None:
-        """Its transfers are plain no more."""
+        """Have the transfers of the link checked: they are no longer plain."""
         for key in end.keys:
             self.plain.pop(key, None)
         end.keys.clear()
 
-    # -- what is done about it
+    # -- acts
 
     def not_taken(self, number: int, found: Performative | None) -> None:
-        """A frame of a session that we have ended, or that ends it. A transfer may be a post (T22), and what a receiver
-        says a retirement (T26): of which delivery is not known, but only what the session left.
+        """Refuse the transaction of a frame that is ignored: of an ended session, or the reason of its end. A transfer
+        may be a post (T22), a receiver's disposition a retirement (T26), of any delivery that the session left
+        undecided.
         """
         if found is not None and found.code in _STATES:
             txn_id = _txn_id_of(found)
@@ -457,7 +465,7 @@ class Channels:
                 self._connection.service.registry.not_taken(txn_id, self._connection)
 
     def end(self, number: int, refusal: Refusal, found: Performative | None) -> None:
-        """End a session from our side, for the frame ``found`` (part 2, section 2.5.5). The connection goes on."""
+        """End a session because of the frame ``found`` (part 2, section 2.5.5). The connection stays open."""
         channel = self._channels[number]
         channel.ended = True
         self.plain.pop(_of_dispositions(number), None)
@@ -468,8 +476,8 @@ class Channels:
         self.not_taken(number, found)
 
     def _echo(self, number: int, end: End | None, drains: bool) -> None:
-        """Say how it stands with the session, or with a link. ``drains``: only where a drain has found no credit, to
-        which the engine says nothing.
+        """Send the flow state of the session, or of a link. ``drains``: only if a drain has found no credit, which the
+        engine does not answer.
         """
         link = None if end is None else self._connection.endpoints.links.get(end.pointer)
         if end is None:
@@ -480,13 +488,13 @@ class Channels:
             self._connection.output.ask(end, partial(self._state, number, end))
 
     def say_state(self, link: engine.Pointer) -> None:
-        """How it stands with the link: nothing is left of the credit that its peer drains."""
+        """Send the flow state of a link, whose drained credit is used up."""
         end = self._ends.get(link)
         if end is not None:
             self._connection.output.ask(end, partial(self._state, end.channel, end))
 
     def _state(self, number: int, end: End | None) -> bytes:
-        """The flow that says it; empty if there is nothing to tell of any more."""
+        """Return the flow of a session or link; empty if it has ended."""
         channel = self._channels.get(number)
         if channel is None or channel.ended:
             return b""
@@ -505,14 +513,16 @@ class Channels:
             link.refuse(refusal)
 
     def _refuse_next(self, end: End, refusal: Refusal) -> None:
-        """Of a link that waits for the store, which gives no credit, the transfer itself is refused."""
+        """Refuse the next delivery of a link, unless its attach waits for the store: it has no credit, and refuses
+        transfers.
+        """
         link = self._connection.endpoints.links.get(end.pointer)
         if isinstance(link, Incoming):
             link.refuse_next(refusal)
 
 
 def _of_delivery(end: End, found: Performative, begins: bool) -> Refusal | None:
-    """What ends the link (part 2, section 2.7.5)."""
+    """Return the refusal of the link for an invalid transfer (part 2, section 2.7.5); None: it is valid."""
     if begins and not found.has(2):
         return Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery without its delivery-tag")
     if begins and end.incomplete and not found.has(3):
@@ -526,7 +536,7 @@ def _of_delivery(end: End, found: Performative, begins: bool) -> Refusal | None:
 
 
 def _txn_id_of(found: Performative) -> bytes | None:
-    """Of its state, where that is transactional."""
+    """Return the txn-id of the frame's transactional state; None: it has no such state."""
     with suppress(DecodeError):
         for start in found.fields(_STATES[found.code], 1):
             txn_id, _ = scalar(found.octets, start)
@@ -540,17 +550,17 @@ def _of_dispositions(number: int) -> Key:
 
 
 def _said(name: str) -> str:
-    """As the peer says it."""
+    """Return the peer's own name of a link."""
     return name.partition("\0")[0]
 
 
 def _cut(what: str) -> Refusal:
-    """The engine keeps it as a string of C: two that differ behind the NUL would be one."""
+    """Return the refusal of a text with a NUL, which would end it in the engine, as a string of C."""
     return Refusal(Condition.INVALID_FIELD, f"{what} has a NUL, which ends it in the engine")
 
 
 def _write(connection: Connection) -> None:
-    """Let the engine make the frames that it has to write."""
+    """Have the engine make the frames that it has to write."""
     engine.transport_pending(connection.transport)
 
 

@@ -1,4 +1,6 @@
-"""Links of checkers, on the source ``$check/<producer group>``: what they are sent, and what they decide (rule H8)."""
+"""Checking links send checks to a checker, on the source ``$check/<producer group>``, and receive its decisions
+(H8).
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ if TYPE_CHECKING:
     from links.connection import Connection
     from links.outgoing import Filters
 
-#: a source address that begins so names a producer group
+#: the begin of a source address that names a producer group
 PREFIX = "$check/"
-#: checks that a link may leave unsettled
+#: how many checks a link may leave unsettled
 _MOST_UNSETTLED = 100
-#: octets that what is told of a transaction takes
+#: octets that suffice for the annotations of a check
 _FEWEST_OCTETS = 1 << 13
 
 _DECISIONS = {engine.ACCEPTED: "commit", engine.REJECTED: "rollback"}
@@ -31,9 +33,9 @@ _tags = count(1)
 
 
 def attach_checker(connection: Connection, pointer: engine.Pointer, name: str, asked: Filters) -> None:
-    """``name``: the source's address, which begins with :data:`PREFIX`.
+    """Attach the link of a checker. ``name``: the source's address, which begins with :data:`PREFIX`.
 
-    :raises Refusal: it asks for what no checker can have.
+    :raises Refusal: the attach wants an option that checkers cannot have.
     """
     group = producer_group(name.removeprefix(PREFIX), f"the producer group after {PREFIX}")
     connection.need(Verb.CHECK, group)
@@ -57,7 +59,7 @@ def attach_checker(connection: Connection, pointer: engine.Pointer, name: str, a
 
 
 class Checking(Delivering):
-    """Implements :class:`coordinator.check_back.Checker`."""
+    """Sends checks, and passes on their outcomes; implements :class:`coordinator.check_back.Checker`."""
 
     __slots__ = (
         "_checks",
@@ -78,9 +80,9 @@ class Checking(Delivering):
         self.most_octets = most_octets
         self.coming = 0
         self.unsettled: dict[engine.Pointer, Due] = {}
-        #: those of them with an outcome that is on its way to the store
+        #: unsettled checks whose decision is on its way to the store
         self._deciding: set[engine.Pointer] = set()
-        #: it has answered none since it got as many as it may leave unsettled; and whether that is looked at later
+        #: whether the checker has used all its room without an answer since then; and whether a timer for that runs
         self._silent = True
         self._watched = False
         self._starved = False
@@ -101,14 +103,14 @@ class Checking(Delivering):
         room = min(self.credit, _MOST_UNSETTLED - len(self.unsettled)) - self.coming
         if room <= 0 or self._starved:
             return 0
-        if self._backlogged() or not (window := self._window()):  # H9: what is not sent is no check
+        if self._backlogged() or not (window := self._window()):  # H9: only sent checks count
             self._starved = True
             self.connection.starved[self] = None
             return 0
         return 0 if self._held_back() else min(room, window)
 
     def _window(self) -> int:
-        """How many checks the session's window lets through."""
+        """Return how many checks the session's window allows."""
         if engine.session_outgoing_bytes(self.session):
             engine.transport_pending(self.connection.transport)  # it makes its frames
         return steps.window(self.session)
@@ -128,8 +130,8 @@ class Checking(Delivering):
         self.connection.mark()
 
     def _let_go_of_earlier(self) -> None:
-        """Of a transaction with several unanswered checks here, the last one remains: one that is never answered, and
-        asked about a thousand times, takes the room of one (H11).
+        """Release all but the last of several unanswered checks of a transaction: one that is never answered, with a
+        thousand checks, takes the room of one (H11).
         """
         last = {due.txn_id: delivery for delivery, due in self.unsettled.items()}
         for delivery, due in list(self.unsettled.items()):
@@ -137,12 +139,12 @@ class Checking(Delivering):
                 self._go_without(delivery)
 
     def _go_without(self, delivery: engine.Pointer) -> None:
-        """Its check has no answer that decides."""
+        """Settle a check that has no deciding answer."""
         self._checks.unanswered += 1
         self._settle(delivery, engine.RELEASED)
 
     def _watch(self) -> None:
-        """See after an interval whether it answers, if it is full of checks of as many transactions."""
+        """Start the timer that checks for answers, if the link is full with checks of as many transactions."""
         if self._watched or len(self.unsettled) < _MOST_UNSETTLED:
             return
         self._watched = self._silent = True
@@ -150,7 +152,9 @@ class Checking(Delivering):
         service.loop.call_later(service.registry.check_terms.interval_ms / 1000, self._let_go_of_later)
 
     def _let_go_of_later(self) -> None:
-        """Of checks that it answers none of, the later half: it may be at work on the others (H11)."""
+        """Release the later half of the checks, if none was answered: the checker may be working on the others
+        (H11).
+        """
         self._watched = False
         if not self.open:
             return
@@ -203,7 +207,7 @@ class Checking(Delivering):
             self._go_without(delivery)
 
     def _decided(self, delivery: engine.Pointer, due: Due, state: int, stands: bool) -> None:
-        """``stands``: whether the transaction is decided as the checker said."""
+        """Settle a decided check. ``stands``: whether the transaction has the checker's decision."""
         if self.open and self.unsettled.get(delivery) is due:
             self._settle(delivery, state if stands else engine.RELEASED)
 
@@ -217,7 +221,7 @@ class Checking(Delivering):
         self._has_room()
 
     def lost(self) -> None:
-        """What it has not answered stays unknown; what it was not sent yet goes to another checker (H9)."""
+        """Release its checks: unanswered ones stay undecided; those not sent yet are sent to another checker (H9)."""
         super().lost()
         self._checks.lost(self)
         self._checks.unanswered += len(self.unsettled) - len(self._deciding)

@@ -1,4 +1,4 @@
-"""Who the peer of a connection is: how it logs in, and what its user may do (rules S1, S3)."""
+"""A client is the peer of a connection, with its login and the rights of its user (rules S1, S3)."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """What a connection knows of it."""
+    """The login and the rights of one connection's peer."""
 
     __slots__ = ("_let_in", "_mechanisms", "login", "peer", "rights", "service", "socket", "user", "user_id")
 
     def __init__(self, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
-        """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.logins`)."""
+        """``mechanisms``: the SASL mechanisms that its listener offers (:mod:`coordinator.login.logins`)."""
         self.service = service
         self.socket = sock
         self.peer = peer_of(sock)
         self._mechanisms = mechanisms
-        #: called when its rights are known, to end a login that has succeeded
+        #: called when its rights are known, to complete a successful login
         self._let_in: Callable[[], None] | None = None
-        #: how the client logs in, or did
+        #: the exchange by which the client logs in, or has
         self.login: Exchange | None = None
-        #: as which it has logged in; None: as none
+        #: the name of its user; None: it has no login
         self.user: str | None = None
-        #: what the store knows it by: a user made anew under the same name has another
+        #: the user's id in the store: a user created again with the same name has another
         self.user_id: str | None = None
-        #: what its user may do; None: it is not known yet
+        #: the user's rights; None: they are not known yet
         self.rights: Rights | None = None
         if isinstance(sock, TlsSocket):
             sock.distrusted = lambda why: service.users.failures.count(self._host, None, why)
@@ -50,7 +50,7 @@ class Client:
 
     @property
     def _certificate(self) -> Mapping[str, Any]:
-        """The client's, verified; empty: it has shown none."""
+        """The client's verified certificate; empty: it has sent none."""
         return self.socket.certificate() if isinstance(self.socket, TlsSocket) else {}
 
     def _offered(self) -> Sequence[str]:
@@ -71,25 +71,28 @@ class Client:
         return self.login
 
     def granted(self, rights: Rights) -> None:
-        """S3: what its user may do: before its login ends, so that what it sends right after can be judged."""
+        """Set the user's rights (S3), and then complete the login, so that the frames behind it can be checked."""
         self.rights = rights
         let_in, self._let_in = self._let_in, None
         if let_in is not None:
             let_in()
 
     def _locked_out(self) -> None:
-        """Its user was disabled or removed."""
+        """Close the connection, as its user was disabled or removed."""
         raise NotImplementedError
 
     def may(self, verb: Verb, name: str) -> bool:
-        """Whether it has the permission."""
+        """Whether the user has the permission."""
         return self.rights is not None and self.rights.may(verb, name)
 
     def may_ever(self, verb: Verb) -> bool:
-        """For any name."""
+        """Whether the user has the permission for any name."""
         return self.rights is not None and self.rights.ever(verb)
 
     def need(self, verb: Verb, name: str) -> None:
-        """:raises Refusal: it may not."""
+        """Require a permission.
+
+        :raises Refusal: the user does not have it.
+        """
         if not self.may(verb, name):
             raise unauthorized(verb, name)

@@ -1,4 +1,4 @@
-"""Why the service has closed a connection, as its log says it: docs/how-to/watch-it-run.md tells of each reason."""
+"""Close reasons in the log say why a connection was closed: docs/how-to/watch-it-run.md explains each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CloseReason(StrEnum):
-    """Each place that closes a connection names one; of several the first counts."""
+    """The reason of a close; if several places close a connection, the first reason counts."""
 
     CLIENT_CLOSED = "client-closed"
     CLIENT_GONE = "client-gone"
@@ -28,7 +28,7 @@ class CloseReason(StrEnum):
     INTERNAL_ERROR = "internal-error"
 
 
-#: Those that are told at the level of debugging: what clients do all the time, and what one other line tells of all.
+#: Reasons logged at the level of debugging: usual acts of clients, and those that another line reports for all.
 USUAL = frozenset(
     (
         CloseReason.CLIENT_CLOSED,

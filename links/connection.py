@@ -1,4 +1,4 @@
-"""One client's connection: it opens, pauses, and ends."""
+"""A connection of one client opens, pauses, and ends."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ log = structlog.get_logger(__name__)
 
 _numbers = count(1)
 
-#: the flush of a batch may take as long: the service could not keep a shorter idle time
+#: the flush of a batch may take this long: the service could not keep a shorter idle time
 SHORTEST_IDLE_MS = 100
 
-#: the engine closes it, as its peer has said nothing for the idle time
+#: the error with which the engine closes a connection whose peer was silent for the idle time
 _SILENT = "local-idle-timeout expired"
 
 _SESSION_EVENTS = (engine.SESSION_REMOTE_OPEN, engine.SESSION_REMOTE_CLOSE)
@@ -84,7 +84,7 @@ class Connection(Client):
     )
 
     def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
-        """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.logins`)."""
+        """``mechanisms``: the SASL mechanisms that its listener offers (:mod:`coordinator.login.logins`)."""
         sock.setblocking(False)
         if sock.family in (sockets.AF_INET, sockets.AF_INET6):
             sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
@@ -101,38 +101,38 @@ class Connection(Client):
             channel_max=bounds.channel_max,
             idle_timeout_ms=self.idle_timeout_ms,
         )
-        #: by naming them (:class:`coordinator.address.directory.Maker`)
+        #: how many addresses it has created (:class:`coordinator.address.directory.Maker`)
         self.addresses_made = 0
         self.open = True
-        #: octets that the next turn reads at once, and its share of the time (:mod:`links.reactor`)
+        #: the octets of its next read, and the seconds that count for its share of the time (:mod:`links.reactor`)
         self.read_room, self.read_seconds = LITTLE_ROOM, reactor.shares.most
-        #: None once the protocol headers, and SASL, are done
+        #: the exchange of protocol headers, and SASL; None once it is complete
         self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
         self.guard = FrameGuard(self, limits.max_frame_size_bytes, bounds.handle_max)
         #: how many links the peer posts on
         self.posting = 0
-        #: posts and attaches that wait until their addresses are known
+        #: posts and attaches that wait for their addresses to be looked up
         self.parked = Parked(self)
-        #: how many links we have closed, and the peer has not, in the middle of a delivery
+        #: how many links the service has closed in the middle of a delivery, and the peer has not closed yet
         self.incomplete = 0
         self.opened = self.closing = False
-        #: None until it is known that it ends
+        #: why the connection ends; None: it does not
         self.close_reason: CloseReason | None = None
-        #: the number of the last tick that was asked for: only that one is due
+        #: the number of the last scheduled tick, the only one that is due
         self.ticks = 0
         #: its claim to be the container's only connection (P15)
         self._sole: Sole | None = None
-        self.opening = False  # its open has come, and is not answered yet
+        self.opening = False  # whether its open was received, and is not answered yet
         self.dirty = self.readable = False
         self.output = self._output_of(sock)
         self.paused = False  # until there is room again
         self.endpoints = Endpoints(self)
         self.sessions: Collection[engine.Pointer] = self.endpoints.sessions
-        #: links that stopped because too much waits to be written
+        #: links that stopped because too many octets wait to be written
         self.starved: dict[Delivering, None] = {}
-        #: and links that stopped because too much is unsettled
+        #: links that stopped because too many octets are unsettled
         self.held_back: dict[Delivering, None] = {}
-        #: a piece of a large message is being read for it
+        #: whether a piece of a large message is being read for it
         self.asking = False
 
     def _output_of(self, sock: sockets.socket) -> Output:
@@ -143,18 +143,18 @@ class Connection(Client):
         return TlsOutput(self)
 
     def __str__(self) -> str:
-        """As an operator knows it: container and network address."""
+        """Return container and network address, for operators."""
         return f"{self.container or '?'} {self.peer}"
 
     def mark(self) -> None:
-        """It may have something to write."""
+        """Have the connection's output written in this turn."""
         if not self.dirty:
             self.dirty = True
             self.reactor.dirty.append(self)
 
     @property
     def posts_wait(self) -> bool:
-        """Whether its posts are too many for the store, so that it is not read for now."""
+        """Whether too many posts wait for the store, so that the connection is not read for now."""
         return self.service.commit.overfull or self.output.too_much_posted
 
     def resume(self) -> None:
@@ -168,7 +168,7 @@ class Connection(Client):
         self.reactor.close(self, reason)
 
     def ends(self, reason: CloseReason, **more: object) -> None:
-        """Log why it is closed, unless that was said before."""
+        """Log why the connection is closed, unless that was logged before."""
         if self.close_reason is None:
             self.close_reason = reason
             tell = log.debug if reason in USUAL else log.info
@@ -183,7 +183,7 @@ class Connection(Client):
 
     @property
     def must_pause(self) -> bool:
-        """Whether it is not to be read for now."""
+        """Whether the connection is not to be read for now."""
         return bool(
             (self.output.unread and self.output.too_much_unread)
             or self.guard.waits
@@ -192,7 +192,7 @@ class Connection(Client):
         )
 
     def hold_back(self, link: Delivering) -> None:
-        """The link sends nothing until this connection, or all of them together, have less in the engine."""
+        """Stop the link until this connection, or all connections together, have fewer octets in the engine."""
         self.held_back[link] = None
         self.service.hold_back(self.go_on_held_back)
 
@@ -202,7 +202,7 @@ class Connection(Client):
             link.held_no_more()
 
     def feed(self) -> None:
-        """All was written: links that waited for room go on."""
+        """Resume the links that waited for room, as all output was written."""
         if self.output.writing:
             return  # the socket takes no more for now
         starved, self.starved = self.starved, {}
@@ -212,7 +212,7 @@ class Connection(Client):
     # -- its user
 
     def greeted(self, user: str | None) -> None:
-        """The protocol headers, and SASL, are done."""
+        """Complete the protocol headers and SASL, and query the user's rights."""
         self.greeting = None
         self.user = user
         if self.rights is None:
@@ -220,7 +220,7 @@ class Connection(Client):
 
     def granted(self, rights: Rights) -> None:
         first, waits = self.rights is None, self.opening
-        super().granted(rights)  # where they end a login, what came with it is done before this returns
+        super().granted(rights)  # if the rights end a login, the connection is closed before this returns
         if not first:
             self.endpoints.look_at_rights()
         elif waits:
@@ -230,7 +230,7 @@ class Connection(Client):
         return super().may(verb, name) or self.endpoints.made(name)  # its own dynamic addresses need no permission
 
     def _locked_out(self) -> None:
-        """Its user was disabled or removed."""
+        """Close the connection, as its user was disabled or removed."""
         if self.greeting is not None:
             self.close(CloseReason.USER_LOCKED_OUT)
         elif not self.closing:
@@ -260,7 +260,7 @@ class Connection(Client):
             engine.connection_close(self.pointer)
             self.mark()
         elif kind == engine.TRANSPORT_ERROR:
-            self.output.frames.due = True  # what the engine says may be no condition of the standard
+            self.output.frames.due = True  # the engine's condition may not be one of the standard
             why = engine.condition_of(engine.transport_condition(self.transport))
             if _SILENT in why:
                 self.ends(CloseReason.CLIENT_SILENT, description=why)
@@ -273,20 +273,20 @@ class Connection(Client):
             self.endpoints.on_event(kind, pointer)
 
     def end_session(self, session: engine.Pointer, refusal: Refusal) -> set[bytes]:
-        """From our side, for what the peer has sent on it."""
+        """End a session with a refusal; return the transactions of its undecided deliveries."""
         return set() if self.closing else self.endpoints.end(session, refusal)
 
     def go_on(self) -> None:
-        """What its peer has sent may wait no longer."""
+        """Feed the held input in the next turn."""
         if self.guard.waits:
             self.service.loop.call_later(0, partial(self.reactor.go_on, self))
 
     def refusal_of(self, link: engine.Pointer) -> Refusal | None:
-        """Of an attach, for what the engine does not show."""
+        """Return the refusal of an attach, for fields that the engine hides."""
         return self.guard.channels.refusal_of(link)
 
     def asked(self, link: engine.Pointer) -> Termini | None:
-        """What its attach says of its termini, and the engine does not show."""
+        """Return the fields of the termini in its attach that the engine hides."""
         return self.guard.channels.asked(link)
 
     def say_state(self, link: engine.Pointer) -> None:
@@ -299,7 +299,7 @@ class Connection(Client):
             return
         self.opened = True
         idle = engine.transport_remote_idle_timeout(self.transport)
-        if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with an error that says why
+        if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with a reason
             text = f"an idle-time-out of {idle} ms cannot be kept; {SHORTEST_IDLE_MS} ms or more was expected"
             self.force_close(CloseReason.OPEN_REFUSED, Condition.NOT_ALLOWED, text)
             return
@@ -320,7 +320,7 @@ class Connection(Client):
             self._go_on_opening()
 
     def _go_on_opening(self) -> None:
-        """Its rights are known."""
+        """Answer the open, or claim the container, as the user's rights are known."""
         try:
             asked = policy(self.pointer)
         except Refusal as refusal:
@@ -332,7 +332,7 @@ class Connection(Client):
             self._sole = Sole(self, asked)
 
     def admit(self) -> None:
-        """Answer the open; what came with it goes on then."""
+        """Answer the open, and feed the input held behind it."""
         self._describe()
         engine.connection_open(self.pointer)
         self.reactor.opened(self)
@@ -342,8 +342,8 @@ class Connection(Client):
         self.mark()
 
     def refuse_open(self, reason: CloseReason, refusal: Refusal, *, field: str) -> None:
-        """P15: our open announces the refusal, and our close gives the reason. ``field``: of the peer's open, if it is
-        the reason.
+        """Refuse the open (P15): our open announces the refusal, and our close has the reason. ``field``: the field of
+        the peer's open that is the reason.
         """
         self._describe({symbol(container.ESTABLISHMENT_FAILED): True})
         info: dict[object, object] = {}
@@ -364,7 +364,7 @@ class Connection(Client):
     # -- the end
 
     def lost(self) -> None:
-        """Let go of everything that the connection holds."""
+        """Release everything that the connection holds."""
         if self.login is not None:
             self.login.end()
         self.service.permissions.leave(self)
@@ -384,7 +384,7 @@ class Connection(Client):
         description: str,
         info: dict[object, object] | None = None,
     ) -> None:
-        """Close from our side (rules F5, P14, P15)."""
+        """Close the connection with an error (rules F5, P14, P15)."""
         self.ends(reason, condition=condition.value, description=description)
         self.closing = True
         self.endpoints.depart(Departure.ENDED)
@@ -397,14 +397,14 @@ class Connection(Client):
         self.mark()
 
 
-# Input that the engine does not take (P14).
+# Input that the engine refuses (P14).
 
 
 def refuse(connection: Connection) -> None:
-    """The engine takes no more input. Unless it closes by itself, tell the peer why (P14; part 2, section 2.8.15).
+    """Close a connection whose input the engine refuses, with the reason (P14; part 2, section 2.8.15).
 
-    Proton 0.40 closes with an error when the header of a frame is malformed, but not when the frame's body cannot
-    be decoded or is out of its place.
+    Proton 0.40 itself closes with an error when the header of a frame is malformed, but not when the frame's body
+    cannot be decoded or is out of place.
     """
     state = engine.connection_state(connection.pointer)
     if not connection.open or state & engine.REMOTE_CLOSED:

@@ -1,4 +1,4 @@
-"""How many connections a worker has of each host and of each user, so that none takes the place of all others (S4)."""
+"""Connection limits bound a worker's connections of each host and each user, so that none displaces all others (S4)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ if TYPE_CHECKING:
 
 
 class ConnectionLimits:
-    """Counts each connection from :meth:`add` to :meth:`remove`. One user, or one host, may have many, but not the room
-    of all others; before the login a connection counts for its host alone.
+    """Counts each connection from :meth:`add` to :meth:`remove`. One user, or one host, may have many, but not displace
+    all others; before the login a connection counts for its host only.
     """
 
     def __init__(self) -> None:
         self._from: Counter[str] = Counter()
-        #: those that are not open yet, by where they come from
+        #: connections that are not open yet, by origin
         self._unopened: dict[str, dict[Connection, None]] = {}
         self._count_unopened = 0
         self._users: dict[str, set[Connection]] = {}
 
     def add(self, connection: Connection) -> tuple[Connection, CloseReason] | None:
-        """Return the connection that is to be closed for it, and why. Where too many are not open, that is one of those
-        of the address that has the most, picked at random, so that neither who is first nor who is last keeps all
-        others out.
+        """Count a connection; return the one that is to be closed for it, and why. If too many are not open, that is a
+        random one of the origin with the most, so that neither the first nor the last client can exclude all others.
         """
         limits, most = connection.service.limits, connection.service.bounds.connections_unopened
         origin = origin_of_peer(connection.peer)
@@ -38,14 +37,16 @@ class ConnectionLimits:
         self._count_unopened += 1
         count = connection.service.memory.connections
         if count > 2 * limits.connections or self._from[origin] > 2 * limits.connections_per_address:
-            return connection, CloseReason.TOO_MANY_CONNECTIONS  # far too many: closed without an answer
+            return connection, CloseReason.TOO_MANY_CONNECTIONS  # far too many: close without an answer
         if self._count_unopened <= most:
             return None
         crowd = max(self._unopened.values(), key=len)
         return secrets.choice(list(crowd)), CloseReason.TOO_MANY_NOT_OPENED
 
     def admit(self, connection: Connection) -> Refusal | None:
-        """Why it may not be open: there are too many in all, from its host, or for its user."""
+        """Return the refusal of an open: there are too many connections in all, from its host, or of its user; else
+        None.
+        """
         self._is_not_unopened(connection)
         limits, user = connection.service.limits, connection.user
         own = len(self._users.get(user, ())) if user is not None else 0

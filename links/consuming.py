@@ -1,4 +1,4 @@
-"""Consumers: links that take what they are sent, and say what became of it (rules T26 to T34, P11, P16)."""
+"""Consumers are links that receive messages and decide their outcomes (rules T26 to T34, P11, P16)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: a window that deliveries without frames, which wait in the engine, do not use up: they are of MOST_BACKLOG octets
+#: a session window that the deliveries waiting in the engine, of MOST_BACKLOG octets, cannot use up
 _WIDE = 1 << 16
-#: octets of a frame besides those of its message
+#: octets of a frame without those of its message
 _FRAME_BESIDES = 128
 _UNDELIVERABLE_HERE = Outcome(Kind.MODIFIED, undeliverable_here=True)
-#: characters that are told of an address or a link
+#: characters of an address or a link in the log
 _LONGEST_NAME = 200
 
 
 class Consuming(Outgoing):
-    """Implements :class:`coordinator.group.entries.Consumer`."""
+    """Sends entries, and passes on the peer's outcomes; implements :class:`coordinator.group.entries.Consumer`."""
 
     __slots__ = (
         "_frame",
@@ -78,23 +78,23 @@ class Consuming(Outgoing):
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.bounds.unsettled_per_link
         self._told_full = False
-        #: octets that all links of the connection have handed to the engine; with more this link stops
+        #: the link stops when all links of the connection have handed more octets than this to the engine
         self._most_handed = 0
         self._starved = False
-        #: it waits for the window of its session, which the peer opens
+        #: whether it waits for the peer to open the window of its session
         self.shut = False
-        #: octets of a message that is one frame for sure, where the window is narrow
+        #: if the window is narrow, the most octets of a message that is certainly one frame; else 0
         self._frame = 0
-        #: it was told of in the log that the peer does not take some, for their size
+        #: whether the log has a line that messages are too large for the peer
         self._left_some = False
-        #: it has named its subscription without a source, as those do that end one
+        #: whether the attach named its subscription without a source, in order to end it
         self.by_name = False
-        #: its room is bounded by unsettled deliveries, not by its credit
+        #: whether its room is bounded by unsettled deliveries, not by its credit
         self._settling_makes_room = False
         self._join(honoured)
 
     def _join(self, honoured: Filters) -> None:
-        """``honoured``: for those that choose."""
+        """Add the consumer to its queue. ``honoured``: the filters, which :class:`Choosing` uses."""
         self._queue.add(self)
 
     # -- deliveries
@@ -110,7 +110,7 @@ class Consuming(Outgoing):
                 self._tell_full()
             return 0
         backlog = engine.session_outgoing_bytes(self.session)
-        # octets that the engine has framed leave the session's count, and wait for the socket
+        # octets that the engine has put into frames leave the session's count, and wait for the socket
         output = self.connection.output
         if backlog > MOST_BACKLOG or output.writing or output.handed > MOST_HANDED:
             self._starve()
@@ -123,16 +123,16 @@ class Consuming(Outgoing):
         return 0 if room <= 0 or self._held_back() else room
 
     def _window(self, window: int, backlog: int) -> int:
-        """How many deliveries the window lets through, if each is one frame."""
+        """Return how many deliveries the window allows, if each is one frame."""
         connection = self.connection
         if backlog:
-            engine.transport_pending(connection.transport)  # it makes its frames
+            engine.transport_pending(connection.transport)  # the engine makes its frames
             window = steps.window(self.session)
         if window == 0:
             self.shut = True
             self._starve()
         else:
-            connection.starved[self] = None  # it is asked again when this is written
+            connection.starved[self] = None  # the room is read again when this is written
             most = engine.transport_remote_max_frame(connection.transport)
             self._frame = max(1, most - _FRAME_BESIDES) if most else 0
         return window
@@ -190,8 +190,8 @@ class Consuming(Outgoing):
         return self._large is None and not 0 < self._frame < entry.size
 
     def _leave_to_others(self, entry: Entry, size: int) -> None:
-        """It is larger than the peer takes: as if the peer had said that it is undeliverable here. ``size``: octets of
-        its delivery.
+        """Return an entry that is larger than the peer accepts, as undeliverable here. ``size``: octets of its
+        delivery.
         """
         if not self._left_some:
             self._left_some = True
@@ -246,7 +246,7 @@ class Consuming(Outgoing):
         return None
 
     def _means(self, entry: Entry, outcome: Outcome | None) -> Outcome | None:
-        """What an outcome other than accepted means here."""
+        """Return the effect of an outcome other than accepted on this link."""
         return outcome
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
@@ -284,7 +284,7 @@ class Consuming(Outgoing):
     # -- the end
 
     def lost(self) -> None:
-        """What was sent and not decided comes back (D5); what is in a transaction waits for it."""
+        """Return undecided deliveries to the queue (D5); enlisted ones wait for their transactions."""
         super().lost()
         self._queue.remove(self)
         service = self.connection.service
@@ -307,8 +307,8 @@ class Consuming(Outgoing):
             service.subscriptions.remove(self._address, self._queue)
 
     def _unsent(self, unsettled: dict[engine.Pointer, Entry]) -> set[Entry]:
-        """Of these, what was only handed to the engine: nothing of it was transferred, nor is it now."""
-        if self.departure is Departure.ENDED:  # the engine writes what it can before it writes the end
+        """Return the entries that the engine has, and has not transferred, nor will."""
+        if self.departure is Departure.ENDED:  # the engine writes deliveries, as far as it can, before the end
             engine.transport_pending(self.connection.transport)
         under_way = None if self._large is None else self._large.delivery
         return {
@@ -319,11 +319,14 @@ class Consuming(Outgoing):
 
     @property
     def subscription(self) -> bool:
-        """Whether the link is of a lasting subscription, which ends when it is closed and not merely detached (D1)."""
+        """Whether the link has a lasting subscription, which ends when the link is closed, not merely detached (D1)."""
         return self._group is not None and self._group.ends_with_close
 
     def end_subscription(self) -> None:
-        """:raises Refusal: other links share it, and this one was attached to end it."""
+        """Remove the link's lasting subscription.
+
+        :raises Refusal: other links share it, and this one was attached to end it.
+        """
         if self.by_name and self._queue.consumers:
             text = "other links share the subscription, which stays: expected that they are detached first"
             raise Refusal(Condition.RESOURCE_LOCKED, text)
@@ -331,7 +334,7 @@ class Consuming(Outgoing):
 
 
 class Choosing(Consuming):
-    """A consumer of a queue with a selector: it looks for its messages itself (P16)."""
+    """A consumer of a queue with a selector, which searches for its messages itself (P16)."""
 
     __slots__ = ("_search",)
 
@@ -348,7 +351,7 @@ class Choosing(Consuming):
 
 
 class Subscribing(Consuming):
-    """A consumer of a subscription to a topic: what does not match is for no consumer, and done with (P16)."""
+    """A consumer of a subscription to a topic, which accepts messages that do not match, without sending them (P16)."""
 
     __slots__ = ("_selector", "_waits", "selects")
 
@@ -362,9 +365,9 @@ class Subscribing(Consuming):
         honoured: Filters,
     ) -> None:
         self._selector = honoured.selector
-        #: it waits for the next turn: selectors have used up their share of this one
+        #: whether it waits for the next turn: selectors have used up their share of this one
         self._waits = False
-        #: those that share a subscription have one selector
+        #: the selector's text: links that share a subscription must have the same
         self.selects = honoured.text
         queue.not_from = connection if honoured.no_local else None
         super().__init__(connection, pointer, address, queue, group, honoured)
@@ -392,7 +395,7 @@ class Subscribing(Consuming):
         selector = self._selector
         if selector is None or entry.message is None or selector.matches(entry.message, entry.attempts):
             return super().send(entry)
-        if entry.whole and not shows_properties(entry.message):  # whether it matches cannot be known from its head
+        if entry.whole and not shows_properties(entry.message):  # its beginning does not show whether it matches
             return super().send(entry)
         service = self.connection.service
         service.settlements.pass_over(entry)

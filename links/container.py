@@ -1,4 +1,4 @@
-"""What the service says of itself: its container (part 2, section 2.7.1), and the capabilities of its termini."""
+"""The container of the service (part 2, section 2.7.1) announces its capabilities, and those of its termini."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from proton import UNDESCRIBED, Array, Data, Described, symbol, ulong
 
 from coordinator.version import DISTRIBUTION, VERSION
 
-#: T1: what the coordinator supports, whatever a peer desires
+#: the capabilities of the coordinator, whatever a peer desires (T1)
 TXN_CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
-#: T2; and from the JMS mapping: a topic's subscription can be shared (D1), a message can be delivered later (D7)
+#: offered capabilities (T2); from the JMS mapping: shared subscriptions of topics (D1), delayed delivery (D7)
 OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS", "DELAYED_DELIVERY")
 
-#: P15; offered only to a peer that desires it
+#: the capability of P15, offered only to a peer that desires it
 SOLE_CONNECTION = "sole-connection-for-container"
 #: property of our open frame: a close with the reason follows
 ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
 
 OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 
-#: lifetime of a dynamic node (part 3, section 3.5.10): it is removed with the link that made it
+#: lifetime of a dynamic node (part 3, section 3.5.10): it is removed with the link that created it
 LIFETIME_POLICY = symbol("lifetime-policy")
 DELETE_ON_CLOSE = Described(ulong(0x2B), [])
-#: Descriptors of all lifetime policies, any of which may be asked for.
+#: Descriptors of all lifetime policies, any of which a client may name.
 LIFETIME_POLICIES = (
     *range(0x2B, 0x2F),
     "amqp:delete-on-close:list",
@@ -30,7 +30,7 @@ LIFETIME_POLICIES = (
     "amqp:delete-on-no-links-or-messages:list",
 )
 
-#: Link properties that this service defines begin so; those of checks are in :mod:`coordinator.checkable`.
+#: The prefix of link properties that this service defines; those of checks are in :mod:`coordinator.checkable`.
 OURS = "coordinator:"
 TIMEOUT_MS = "coordinator:timeout-ms"
 #: On a control link, or in the open (H2).

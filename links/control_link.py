@@ -1,5 +1,5 @@
-"""The control link on the wire (part 4, sections 4.1 to 4.3; rules T1 to T6): reads declares and discharges, which
-:mod:`coordinator.control` decides.
+"""The control link decodes declares and discharges (part 4, sections 4.1 to 4.3; rules T1 to T6), which
+:mod:`coordinator.control` handles.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ log = structlog.get_logger(__name__)
 _DECLARE = (0x31, "amqp:declare:list")
 _DISCHARGE = (0x32, "amqp:discharge:list")
 
-#: as nearly every client sends it: amqp-value, then a declare without fields, or a discharge(txn-id of 16 octets, fail)
+#: the usual encodings: amqp-value, then a declare without fields, or a discharge(txn-id of 16 octets, fail)
 _PLAIN_DECLARES = (b"\x00\x53\x77\x00\x53\x31\x45", b"\x00\x53\x77\x00\x53\x31\xc0\x01\x00")
 _PLAIN_DISCHARGE = b"\x00\x53\x77\x00\x53\x32\xc0"
 
 _CREDIT = 1000
-#: octets of a declare or a discharge with all its sections
+#: the most octets of a declare or a discharge with all its sections
 _MOST_OCTETS = 1 << 16
 
 
 class ControlLink(Incoming):
-    """Implements :class:`coordinator.control.Answers`."""
+    """Receives declares and discharges, and answers them; implements :class:`coordinator.control.Answers`."""
 
     __slots__ = ("_control", "_group", "_rejects")
 
@@ -63,7 +63,7 @@ class ControlLink(Incoming):
         outcomes = performatives.symbols(
             engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
         )
-        #: a source without a list takes all outcomes
+        #: whether the source accepts the outcome rejected; a source without a list accepts all
         self._rejects = not outcomes or "amqp:rejected:list" in outcomes
         copy_source(connection, pointer)
         target = engine.link_target(pointer)
@@ -74,7 +74,7 @@ class ControlLink(Incoming):
         self.start()
 
     def _producer_group(self, properties: dict[str, object]) -> str | None:
-        """H2: the link property, else that of the connection."""
+        """Return the producer group: the link property, else that of the connection (H2)."""
         asked, where = properties.get(container.PRODUCER_GROUP), "link property"
         if asked is None:
             octets = engine.connection_remote_properties(self.connection.pointer)
@@ -97,7 +97,7 @@ class ControlLink(Incoming):
 
     @property
     def may_look(self) -> bool:
-        # a client without a login asks for those of such clients alone
+        # a client without a login may query transactions of such clients only
         return self.user_id is not None and (self.may_manage or self.connection.may_ever(Verb.CHECK))
 
     @property
@@ -105,7 +105,7 @@ class ControlLink(Incoming):
         return self.connection.may(Verb.MANAGE, TRANSACTIONS)
 
     def _timeout_seconds(self, properties: dict[str, object]) -> float:
-        """T14: the link property, else the setting."""
+        """Return the timeout of its transactions: the link property, else the setting (T14)."""
         limits = self.connection.service.instance.transaction_limits
         asked = properties.get(container.TIMEOUT_MS)
         if asked is None:
@@ -179,7 +179,7 @@ class ControlLink(Incoming):
         self.connection.mark()
 
     def _discharge(self, txn_id: bytes, fail: bool, delivery: engine.Pointer) -> None:
-        """The answers to its posts that are not written go out with that of the discharge."""
+        """Discharge the transaction; answers to its posts that are not written yet are written with the discharge's."""
         self.unanswered += 1
         txn = self._control.discharge(txn_id, fail, delivery)
         if txn is not None:
@@ -220,13 +220,13 @@ class ControlLink(Incoming):
 
 
 def _asked_terms(properties: dict[str, object]) -> OwnCheckTerms:
-    """H7: the link properties."""
+    """Return the check terms of the link properties (H7)."""
     given = {name: properties.get(f"{container.OURS}{name}") for name in CHECK_PROPERTIES}
     return asked_terms(given, f"the link property {container.OURS}")
 
 
 def _body(message: Octets) -> Described | None:
-    """The declare or discharge in the amqp-value; other sections are ignored (T4)."""
+    """Return the declare or discharge in the amqp-value; other sections are ignored (T4)."""
     body = None
     for code, _, value, _ in sections(message):
         if code == VALUE:

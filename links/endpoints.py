@@ -1,4 +1,4 @@
-"""The sessions and links of one connection: begun and ended, attached and detached, by either side."""
+"""Endpoints are the sessions and links of one connection; either side begins and ends, attaches and detaches them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: octets read at once from a peer that has not greeted yet, or has just attached links: an attach costs far more than a
-#: message of the same size
+#: octets of one read from a peer that has not sent its header yet, or has just attached links: an attach costs far more
+#: than a message of the same size
 LITTLE_ROOM = 4096
 
-#: octets of the answer to an attach that is refused, without the link's name
+#: octets of the answer to a refused attach, without the link's name
 MOST_FRAME_BESIDES_NAME = 100
 
-#: refused links of a connection with a delivery that is not complete: the engine keeps a buffer for each
+#: how many refused links of a connection may have an incomplete delivery: the engine keeps a buffer for each
 MOST_INCOMPLETE = 64
 
 
@@ -48,16 +48,17 @@ class Endpoints:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.links: dict[engine.Pointer, Link] = {}
-        #: the links of each
+        #: the links of each session
         self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
-        #: dynamic addresses, which live as long as the connection at most, by the link that made them; by its identity
-        #: once it is detached and not closed (part 3, section 3.5.10)
+        #: dynamic addresses, which last as long as the connection at most, by the link that created them; by its
+        #: identity
+        #: once the link is detached and not closed (part 3, section 3.5.10)
         self.dynamic: dict[engine.Pointer | Identity, Address] = {}
-        #: detached or closed by both sides, of open sessions, the oldest first: with what they left undecided
+        #: links of open sessions that both sides have detached or closed, with undecided deliveries; the oldest first
         self._left: dict[engine.Pointer, Refused] = {}
 
     def on_event(self, kind: int, pointer: engine.Pointer) -> None:
-        """``pointer``: of the session or link that the peer has opened or closed."""
+        """Handle the begin, end, attach or detach of a peer. ``pointer``: of the session or link."""
         if kind == engine.SESSION_REMOTE_OPEN:
             self._on_begin(pointer)
         elif kind == engine.SESSION_REMOTE_CLOSE:
@@ -68,7 +69,7 @@ class Endpoints:
             self._on_detach(pointer, closed=kind == engine.LINK_REMOTE_CLOSE)
 
     def _on_begin(self, session: engine.Pointer) -> None:
-        # the begin answers a session that the peer began itself, on another channel: this service begins none
+        # the begin would answer a session of the service, which begins none
         if not engine.session_state(session) & engine.LOCAL_UNINIT:
             text = "a begin with a remote-channel, though the service has begun no session"
             self.connection.force_close(CloseReason.PROTOCOL_ERROR, Condition.NOT_ALLOWED, text)
@@ -116,7 +117,9 @@ class Endpoints:
             refuse_attach(self.connection, pointer, refusal)
 
     def _within_handles(self, pointer: engine.Pointer) -> bool:
-        """The links of a session are bounded by its handles; those of a connection are refused one by one."""
+        """Whether the link may be attached: sessions have at most as many links as handles; connections have a bound,
+        too.
+        """
         bounds = self.connection.service.bounds
         most, most_of_all = bounds.handle_max + 1, bounds.links_per_connection
         links = len(self.sessions[engine.link_session(pointer)])
@@ -151,7 +154,7 @@ class Endpoints:
             link.refuse(Refusal(Condition.FRAME_SIZE_TOO_SMALL, text))
 
     def _steal(self, link: Link) -> None:
-        """P13: a link that its client attaches again, also on the same session, is taken from the first."""
+        """End an earlier link with the identity of this one, which its client has attached again (P13)."""
         named = self.connection.reactor.named
         before = named.get(link.identity)
         if before is not None and (before.connection is not self.connection or before.pointer != link.pointer):
@@ -169,7 +172,7 @@ class Endpoints:
         if link is not None:
             link.departure = Departure.LEFT
             link.lost()
-            if isinstance(link, Incoming) and link.ending is not None:  # its peer detached it before it was told
+            if isinstance(link, Incoming) and link.ending is not None:  # its peer detached it before it was sent
                 engine.set_condition(engine.link_condition(pointer), link.ending.condition, link.ending.description)
             if closed and isinstance(link, Consuming) and link.subscription:
                 try:
@@ -187,16 +190,16 @@ class Endpoints:
         else:
             engine.link_free(pointer)
         if link is not None and not isinstance(link, Refused) and (closed or pointer in self.dynamic):
-            self._forget_dynamic(link.identity)  # one that an earlier link of this name has left
+            self._forget_dynamic(link.identity)  # a dynamic address that an earlier link of this name has left
             if not closed:
                 self.dynamic[link.identity] = self.dynamic.pop(pointer)
         self._forget_dynamic(pointer)
         self.connection.mark()
 
     def _leave(self, link: Link) -> None:
-        """Let the engine keep a link that its peer has detached: it tells what the peer says of its deliveries (T26).
-        The first of them are those that an application has in hand; they, and those of links before it, may take a
-        fair share of memory, or the first alone more.
+        """Keep a detached link in the engine, which reports the states of its undecided deliveries (T26). The
+        application works on the first of these; they, and those of earlier links, may take a fair share of memory, the
+        first alone more.
         """
         connection, kept, octets = self.connection, dict(link.undecided), 0
         most = connection.service.memory.fair_share
@@ -204,7 +207,7 @@ class Endpoints:
             octets += connection.output.octets_of(delivery)
             if number and octets > most:
                 del kept[delivery]
-                engine.delivery_settle(delivery)  # as the engine does with all of a link that it frees
+                engine.delivery_settle(delivery)  # like the engine does with all deliveries of a freed link
         left = Refused(connection, link.pointer, kept)
         self._left[left.pointer] = connection.reactor.links[left.pointer] = left
         while len(self._left) > 1 and sum(map(self._octets_of, self._left.values())) > most:
@@ -220,14 +223,14 @@ class Endpoints:
         del self.connection.reactor.links[pointer]
 
     def detach(self, link: Link) -> None:
-        """Close a link from our side; its condition is set already."""
+        """Close a link whose condition is set already."""
         if self._drop(link.pointer) is not None:
             link.lost()
         engine.link_close(link.pointer)
         self.refused(link.pointer, link.undecided)
 
     def refused(self, pointer: engine.Pointer, undecided: Mapping[engine.Pointer, bytes] = NONE) -> None:
-        """We have closed a link; it keeps its handle until the peer has closed it."""
+        """Keep a link that the service has closed: its handle is in use until the peer has closed it, too."""
         link = Refused(self.connection, pointer, undecided)
         self.links[pointer] = self.connection.reactor.links[pointer] = self.sessions[link.session][pointer] = link
         self.connection.mark()
@@ -236,13 +239,13 @@ class Endpoints:
             self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def look_at_rights(self) -> None:
-        """S3: links end that need a right which the user has no more."""
+        """Refuse the links that need a right which the user no longer has (S3)."""
         for link in list(self.links.values()):
             if link.open and link.right is not None and not self.connection.may(*link.right):
                 link.refuse(unauthorized(*link.right))
 
     def made(self, name: str) -> bool:
-        """Whether it is the name of a dynamic address of this connection."""
+        """Whether this connection has created a dynamic address of that name."""
         return any(address.name == name for address in self.dynamic.values())
 
     def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None:
@@ -257,7 +260,7 @@ class Endpoints:
             self.sessions[link.session].pop(pointer)
             if self.connection.reactor.named.get(link.identity) is link:
                 del self.connection.reactor.named[link.identity]
-            # also of one whose name another has by now, which was refused perhaps
+            # also if another link has the name by now, as this one was refused
             self.connection.service.stealing.lost(link.identity, link)
         return link
 
@@ -273,9 +276,9 @@ class Endpoints:
         self.connection.mark()
 
     def end(self, session: engine.Pointer, refusal: Refusal) -> set[bytes]:
-        """End a session from our side; the engine keeps it, and its links, until the peer has ended it too.
+        """End a session with a refusal; the engine keeps it, and its links, until the peer has ended it too.
 
-        Returns the transactions that have what its links left undecided (:attr:`links.link.Link.undecided`).
+        Return the transactions of the deliveries that its links left undecided (:attr:`links.link.Link.undecided`).
         """
         log.info(
             "session ended",
@@ -291,7 +294,7 @@ class Endpoints:
         self._let_go(session)
         engine.set_condition(engine.session_condition(session), refusal.condition, refusal.description)
         engine.session_close(session)
-        for link in links:  # they count until then
+        for link in links:  # they count until the peer's end
             if not self.connection.closing:
                 self.refused(link.pointer, link.undecided)
         self.connection.mark()
@@ -310,12 +313,12 @@ class Endpoints:
             self.connection.service.directory.remove_dynamic(address, self.connection)
 
     def depart(self, departure: Departure) -> None:
-        """So all links end that there are."""
+        """Set how all current links end."""
         for link in self.links.values():
             link.departure = departure
 
     def lost(self) -> None:
-        """Let go of all links: consumers first, so that their deliveries go back to the queue in order."""
+        """Release all links: consumers first, so that their deliveries return to the queue in order."""
         for pointer in list(self._left):
             self._forget_left(pointer)
         links = list(self.links.values())
@@ -325,16 +328,16 @@ class Endpoints:
         for link in links:
             try:
                 link.lost()
-            except Exception:  # the other links still let go
+            except Exception:  # the other links are still released
                 log.exception("internal error", what=type(link).__name__, peer=self.connection.peer)
         for address in self.dynamic.values():
             self.connection.service.directory.remove_dynamic(address, self.connection)
         self.dynamic.clear()
 
 
-# Attaches with filters: a selector takes milliseconds to read, so a turn of the reactor reads only some of them.
+# Attaches with filters are answered a few in each turn of the reactor, as compiling a selector takes milliseconds.
 #
-# The others wait for later turns. Connections take turns, so one that attaches thousands of links holds up no other.
+# The others wait for later turns. Connections have turns, so that one with thousands of attaches blocks no other.
 
 
 class InTurn(Attaching):
@@ -351,7 +354,7 @@ class InTurn(Attaching):
 
 
 class Attaches:
-    """The attaches that wait, by connection."""
+    """Queues the attaches with filters, by connection."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -373,7 +376,7 @@ class Attaches:
         connection.endpoints.attached(waiting)
 
     def forget(self, link: InTurn) -> None:
-        """Its client has detached it."""
+        """Remove a waiting attach, whose client has detached it."""
         waiting = self._waiting.get(link.connection, {})
         waiting.pop(link, None)
         if not waiting:

@@ -1,4 +1,5 @@
-"""Proton's engine, by the binding of python-qpid-proton (``cproton_ffi``), which only this file and links/steps.py use.
+"""The engine is Proton's, called by the binding of python-qpid-proton (``cproton_ffi``) in this file and
+links/steps.py.
 
 The hot path binds C functions once and passes C pointers; a call costs about 0.1 us, a wrapper object ten times that.
 A pointer is valid as long as its connection or link: code that keeps one checks that object's ``open`` flag first.
@@ -23,7 +24,7 @@ Pointer = Any
 
 NULL = ffi.NULL
 
-#: has functions that its binding leaves out
+#: the library itself, for functions that its binding omits
 _library = ctypes.CDLL(cproton_ffi.__file__)
 _library.pn_session_remote_incoming_window.argtypes = _library.pn_delivery_buffered.argtypes = (ctypes.c_void_p,)
 _library.pn_session_remote_incoming_window.restype = ctypes.c_uint32
@@ -109,12 +110,12 @@ session_outgoing_bytes = lib.pn_session_outgoing_bytes
 
 
 def session_window(session: Pointer) -> int:
-    """How many transfers the peer's window lets through still, beside those that the engine has made frames of."""
+    """Return how many transfers the peer's window still allows, without those that the engine has put into frames."""
     return int(_library.pn_session_remote_incoming_window(_address(session)))
 
 
 def delivery_buffered(delivery: Pointer) -> bool:
-    """Whether not all of it has been made frames of."""
+    """Whether the engine has not put all of the delivery into frames yet."""
     return bool(_library.pn_delivery_buffered(_address(delivery)))
 
 
@@ -189,7 +190,7 @@ data_decode = lib.pn_data_decode
 data_encode = lib.pn_data_encode
 data_encoded_size = lib.pn_data_encoded_size
 
-#: of a terminus, as large as others make them
+#: the values of a terminus that may be of any size
 _VALUES = (terminus_filter, terminus_capabilities, terminus_outcomes, terminus_properties)
 
 READ_ROOM = 1 << 18
@@ -212,15 +213,15 @@ _state_buffer = ffi.from_buffer("char[]", _state_octets)
 
 
 def buffer_of(octets: bytes) -> Pointer:
-    """A pointer to them, which is valid as long as it is kept."""
+    """Return a pointer to the octets, which is valid as long as it is kept."""
     return ffi.from_buffer("char[]", octets)
 
 
 def encoded(data: Pointer) -> bytes:
-    """A ``pn_data_t`` as AMQP octets; empty if it is empty or NULL.
+    """Encode a ``pn_data_t`` as AMQP octets; empty if it is empty or NULL.
 
-    DecodeError if the peer's octets were not a value: Proton keeps the part that it could read. That part may not be
-    sent, nor a copy of it: Proton would take the error of its own encoder for a size.
+    :raises DecodeError: the peer's octets were not a value: Proton keeps the part that it could decode. Neither that
+        part nor a copy may be sent: Proton would use the error of its own encoder as a size.
     """
     if not data:
         return b""
@@ -237,7 +238,7 @@ def encoded(data: Pointer) -> bytes:
 
 
 def encoded_short(data: Pointer) -> bytes | None:
-    """The same; None: they are more than 512 octets, or no value."""
+    """Encode a ``pn_data_t`` of at most 512 octets; None: it is longer, or not a value."""
     size = data_encode(data, _state_buffer, _STATE_ROOM)
     return bytes(_state_octets[:size]) if size >= 0 else None
 
@@ -249,24 +250,26 @@ def set_state(pointer: Pointer, code: int, octets: bytes) -> None:
 
 
 def replace_state(pointer: Pointer, code: int, octets: bytes) -> None:
-    """As :func:`set_state`, of a delivery that may have a state of ours already."""
+    """Set a delivery's local state in place of an earlier one, and send it."""
     lib.pn_data_clear(disposition_data(delivery_local(pointer)))
     set_state(pointer, code, octets)
 
 
 def discard(pointer: Pointer) -> None:
-    """Release a delivery that came in on a link that we have closed, and free its octets."""
+    """Release a delivery on a link that the service has closed, and free its octets."""
     if lib.pn_link_is_receiver(delivery_link(pointer)):
         delivery_update(pointer, RELEASED)
         delivery_settle(pointer)
 
 
-#: of a value, however small, that the engine has decoded
+#: octets of any value that the engine has decoded, however small
 _VALUE_OCTETS = 80
 
 
 def octets_of_values(pointer: Pointer) -> int:
-    """What the engine keeps of the values in a remote state that is read: a modified, or a transactional one."""
+    """Return the octets that the engine keeps for the values of a remote modified or transactional state once
+    decoded.
+    """
     state, remote = delivery_remote_state(pointer), delivery_remote(pointer)
     if state not in (MODIFIED, TRANSACTIONAL):
         return 0
@@ -284,7 +287,7 @@ def octets_of_values(pointer: Pointer) -> int:
 
 
 def forget_modified(pointer: Pointer) -> None:
-    """Reset the fields of a remote ``modified``: Proton keeps them for a later one that leaves them out."""
+    """Reset the fields of a remote ``modified``: Proton keeps them for a later one that omits them."""
     remote = delivery_remote(pointer)
     lib.pn_disposition_set_failed(remote, False)
     lib.pn_disposition_set_undeliverable(remote, False)
@@ -304,13 +307,14 @@ def tag_of(pointer: Pointer) -> bytes:
     return bytes(ffi.buffer(found.start, found.size))
 
 
-#: Most octets of a description on the wire. Proton respects the peer's max-frame-size in transfers only; a description
-#: of 300 octets fits the smallest frame (512; part 2, section 2.8.19), whichever performative has it.
+#: The most octets of a description on the wire. Proton respects the peer's max-frame-size in transfers only; a
+#: description
+#: of 300 octets fits the smallest frame (512; part 2, section 2.8.19), in any performative.
 _LONGEST_DESCRIPTION = 300
 
 
 def description_of(text: str) -> str:
-    """``text`` cut to fit a frame; the log has it whole."""
+    """Return ``text`` cut to fit a frame; the log has the whole text."""
     octets = text.replace("\0", "").encode()
     if len(octets) <= _LONGEST_DESCRIPTION:
         return octets.decode()
@@ -318,7 +322,7 @@ def description_of(text: str) -> str:
 
 
 def set_condition(pointer: Pointer, name: str, description: str) -> None:
-    """``description`` may contain text of the peer; it is cut to fit a small frame."""
+    """Set a condition. ``description`` may contain text of the peer; it is cut to fit a small frame."""
     lib.pn_condition_set_name(pointer, name.encode())
     lib.pn_condition_set_description(pointer, description_of(description).encode())
 
@@ -333,7 +337,7 @@ def is_set(pointer: Pointer) -> bool:
 
 
 def condition_of(pointer: Pointer) -> str:
-    """``name: description`` of a condition; empty if it is not set."""
+    """Return ``name: description`` of a condition; empty if it is not set."""
     if not lib.pn_condition_is_set(pointer):
         return ""
     name = _text(lib.pn_condition_get_name(pointer))
@@ -358,7 +362,7 @@ def put_octets(octets: bytes, data: Pointer) -> None:
 
 
 def address_of(terminus: Pointer) -> str | None:
-    """The address; None if it is null. Octets that are not UTF-8 are shown as escapes."""
+    """Return the address of a terminus; None if it is null. Octets that are not UTF-8 become escapes."""
     pointer = lib.pn_terminus_get_address(terminus)
     return None if pointer == NULL else bytes(ffi.string(pointer)).decode("utf-8", "backslashreplace")
 
@@ -371,7 +375,7 @@ def link_is_named(pointer: Pointer) -> bool:
     return bool(lib.pn_link_name(pointer) != NULL)
 
 
-#: octets of an attach without names, addresses and values of others
+#: octets of an attach without its names, addresses and variable values
 _ATTACH_ROOM = 150
 
 
@@ -381,12 +385,12 @@ def link_name(pointer: Pointer) -> str:
 
 @ffi.callback("void(pn_transport_t *, const char *)")  # type: ignore[untyped-decorator]
 def _said(_transport: Pointer, message: Pointer) -> None:
-    """Log what Proton would otherwise write to standard error by itself (S7)."""
+    """Log a message that Proton itself would otherwise write to standard error (S7)."""
     log.info("the engine says", what=_text(message))
 
 
 def answer_size(pointer: Pointer) -> int:
-    """An upper bound for the octets of our attach, which is not written yet."""
+    """Return an upper bound of the octets of our attach, which is not written yet."""
     size = _ATTACH_ROOM + len(ffi.string(lib.pn_link_name(pointer)))
     for terminus in (link_source(pointer), link_target(pointer)):
         address = lib.pn_terminus_get_address(terminus)
@@ -398,7 +402,7 @@ def answer_size(pointer: Pointer) -> int:
 def new_connection(
     events: Pointer, *, max_frame: int, channel_max: int, idle_timeout_ms: int
 ) -> tuple[Pointer, Pointer]:
-    """A server's transport and connection, bound; without Proton's SASL (see ``links/greeting.py``)."""
+    """Create a server's transport and connection, bound; without Proton's SASL (see ``links/greeting.py``)."""
     transport = lib.pn_transport()
     lib.pn_transport_set_server(transport)
     lib.pn_transport_set_tracer(transport, _said)
@@ -417,7 +421,7 @@ def remote_container(connection: Pointer) -> str:
 
 
 def describe_container(connection: Pointer, container: str, offered: object, properties: object) -> None:
-    """Set what our open frame says."""
+    """Set the fields of our open frame."""
     lib.pn_connection_set_container(connection, container.encode())
     put(offered, lib.pn_connection_offered_capabilities(connection))
     put(properties, lib.pn_connection_properties(connection))

@@ -1,8 +1,8 @@
-"""Frames as they come and go: those of a peer that need no look are passed over, and those of the service are observed,
-and written anew where they have to say what the engine cannot be told.
+"""This module passes over plain frames of a peer, observes those of the service, and rewrites these where they need
+values that the engine cannot be given.
 
-Passing over frames is one call of C where the compiled part is there (``_frames.c``); the functions here are its twins,
-and say what it does.
+Passing over frames is one call of C if the compiled part is there (``_frames.c``); the functions here are its twins,
+and specify it.
 """
 
 from __future__ import annotations
@@ -29,58 +29,58 @@ if TYPE_CHECKING:
 
 
 _SIZE = Struct(">I").unpack_from
-#: a frame's size, channel, and descriptor, where its header has 8 octets
+#: a frame's size, channel, and descriptor, if its header has 8 octets
 _HEAD = Struct(">I2xH2xB")
 _EMPTY = 8
 _NOTED = frozenset((BEGIN, ATTACH, DETACH, END))
 _REWRITTEN = _NOTED | {FLOW, CLOSE}
-#: octets of a frame whose state is not counted: as many as an acceptance in a transaction has, with both numbers and
-#: all descriptors in full. Each octet more may be a value, which takes 80 in the engine.
+#: octets of a frame whose state is not counted: those of an acceptance in a transaction, with both numbers and all
+#: descriptors in full. Each further octet may be a value, which takes 80 octets in the engine.
 LITTLE = 80
 
 # -- plain frames
 
-#: dots, and what is likeliest first: half as dear as with repetitions
+#: dots, and the likeliest alternative first: half the cost of repetitions
 _UINT = rb"(?:\x70....|\x52.|\x43)"
 #: a list, up to the last octet of its count
 _FEW, _MANY = rb"\xc0.", rb"\xd0....\x00\x00\x00"
-#: the same of fewer than 1,024 octets: see channels.MOST_OF_TRANSFER
+#: a list of fewer than 1,024 octets: see channels.MOST_OF_TRANSFER
 _BOUNDED = rb"\xd0\x00\x00[\x00-\x03].\x00\x00\x00"
 _TAG = rb"\xa0(?:" + b"|".join(re.escape(bytes((size,))) + b"." * size for size in range(33)) + rb")"
 #: four fields, five, six, seven or eight, or more
 _COUNT = rb"(?:(\x04)|(\x05)|(\x06)|([\x07\x08])|[\x09-\x0b])"
-#: no rcv-settle-mode, and a state without a symbol, or none and resume=false
+#: no rcv-settle-mode, and a state without a symbol; or no state and resume=false
 _STATE = rb"\x40(?(5)(?!\x00[\xa3\xb3])|\x40[\x40\x42])"
-#: the message-format 0; then settled, more=false and those, as far as the count says that they are there
+#: the message-format 0; then settled, more=false and the state, as far as the count includes them
 _REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?(2)|[\x40-\x42](?(3)|[\x40\x42](?(4)|" + _STATE + rb")))"
 _HANDLE = rb"(\x43|\x52.|\x70....)"
 _TRANSFER = rb"\x14(?:" + _FEW + rb"|" + _BOUNDED + rb")" + _COUNT + _HANDLE + rb"(" + _UINT + rb")" + _TAG + _REST
 #: a state whose descriptor is a symbol, or a rejected with an error, which may have one
 _NAMED = rb"\x00(?:[\xa3\xb3]|\x53\x25[\xc0\xd0])"
-#: of a disposition by a receiver: its count, the first delivery and, as far as the count says that they are there, the
-#: last one, settled and the state
+#: a disposition by a receiver: its count, the first delivery and, as far as the count includes them, the last one,
+#: settled and the state
 _OF_MANY = rb"(?:(\x02)|(\x03)|(\x04)|[\x05\x06])\x41(" + _UINT + rb")"
 _TO_LAST = rb"(?(8)|(\x40|" + _UINT + rb")(?(9)|[\x40-\x42](?(10)|(?!" + _NAMED + rb"))))"
 _DISPOSITION = rb"\x15(?:" + _FEW + rb"|" + _MANY + rb")" + _OF_MANY + _TO_LAST
 _plain = re.compile(rb"....\x02\x00(..)\x00\x53(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
-#: groups of it: the channel; the handle and the delivery of a transfer; the deliveries of a disposition
+#: groups of the match: the channel; the handle and the delivery of a transfer; the deliveries of a disposition
 _WANTED = (1, 6, 7, 11, 12)
 _NULL = b"\x40"
 _IDS = 1 << 32
 
 
 def _plain_in_python(octets: bytes, at: int, channels: Mapping[Key, Channel], told: Told) -> int:
-    """Pass over plain frames of a peer: where the first begins that is not plain. ``received`` and ``delivery`` of
-    each one's channel are one more for each transfer.
+    """Pass over plain frames of a peer; return where the first other frame begins. Each transfer increments
+    ``received`` and ``delivery`` of its channel.
 
-    Plain are transfers of one frame, of a link that has a channel, with all that is mandatory, of its next delivery,
-    which is not resumed; and whole dispositions by a receiver, of a session that has a channel, which name deliveries
-    above all in ``told``. No descriptor of theirs is a symbol, and no state is large.
+    Plain frames are: transfers of one frame, of a link that has a channel, with all mandatory fields, of its next
+    delivery, which is not resumed; and whole dispositions by a receiver, of a session that has a channel, which name
+    deliveries above all in ``told``. They have no descriptor that is a symbol, and no large state.
     """
     end, number_of = len(octets), int.from_bytes
     while (found := _plain(octets, at)) is not None:
         (size,) = _SIZE(octets, at)
-        if size < _EMPTY:  # the engine says what is wrong
+        if size < _EMPTY:  # the engine reports the error
             break
         number, handle, delivery, first, last = found.group(*_WANTED)
         channel = channels.get((number, handle))
@@ -103,9 +103,8 @@ def _plain_in_python(octets: bytes, at: int, channels: Mapping[Key, Channel], to
 
 
 def _unnoted_in_python(octets: bytes | memoryview, at: int, sessions: Mapping[int, _Ours], rewrites: bool) -> int:
-    """Pass over frames of ours: where the first begins that begins or ends a session or a link, or is cut off before
-    its descriptor; where it ``rewrites``, also the first flow or close. ``sent`` of its session is one more for each
-    transfer.
+    """Pass over frames of ours; return where the first begins that begins or ends a session or a link, or is cut off
+    before its descriptor; if ``rewrites``, also a flow or close. Each transfer increments ``sent`` of its session.
     """
     stops = _REWRITTEN if rewrites else _NOTED
     last, head = len(octets) - _HEAD.size, _HEAD.unpack_from
@@ -129,9 +128,9 @@ unnoted: Callable[[bytes | memoryview, int, Mapping[int, _Ours], bool], int] = (
 )
 
 
-# What the service says in a begin, an attach or a flow, and the engine cannot be told; and what the engine says by
-# itself in a close. Such frames are written anew on their way out (part 2, sections 2.5.6, 2.7.2, 2.7.3 and 2.8.15;
-# part 3, section 3.5.3). All other frames are left alone.
+# Some fields of a begin, an attach or a flow cannot be given to the engine, and some conditions of a close are its own.
+# Such frames are rewritten on their way out (part 2, sections 2.5.6, 2.7.2, 2.7.3 and 2.8.15; part 3, section 3.5.3).
+# All other frames are unchanged.
 
 _CUT = Struct(">I2xH3x").unpack_from
 _FRAME = Struct(">IBBH")
@@ -143,13 +142,13 @@ _NODE_PROPERTIES, _DEFAULT_OUTCOME = 5, 8
 _MOST_FIELDS = 16
 _MARKED = 2
 _ERROR = 0
-#: of the engine, both ways
+#: the engine's windows, in and out
 _WINDOW = (1 << 31) - 1
-#: conditions with which the engine closes by itself, and those of the standard in their places
+#: conditions with which the engine itself closes, and their replacements by the standard
 _OF_THE_STANDARD = {
     encode_symbol("amqp:not allowed"): encode_symbol(Condition.NOT_ALLOWED),
 }
-#: stands before a default-outcome and the node properties, where the engine writes node properties of a source
+#: marks a default-outcome, with the node properties, in the field that the engine writes as a source's node properties
 _MARK = b"\x00\xa3\x1bcoordinator:default-outcome"
 
 
@@ -159,7 +158,7 @@ def with_default_outcome(default_outcome: bytes, properties: bytes) -> bytes:
 
 
 class LinkState(NamedTuple):
-    """How it stands with a link on which the service sends."""
+    """The flow state of a link on which the service sends."""
 
     name: str
     delivery_count: int
@@ -168,8 +167,8 @@ class LinkState(NamedTuple):
 
 
 class _Ours:
-    """A session as the service has begun it. ``remote``: the peer's channel; ``sent``: how many transfers; ``handles``:
-    by name and role.
+    """A session that the service has begun. ``remote``: the peer's channel; ``sent``: the id of the next transfer;
+    ``handles``: by link name and role.
     """
 
     __slots__ = ("channel", "handles", "remote", "sent")
@@ -183,8 +182,8 @@ class _Ours:
 
 class SentFrames:
     """Tracks what the engine writes on one connection, from its protocol header on: channels, handles and how many
-    transfers a session has sent. From these it makes flows that the engine cannot be asked for (part 2, section 2.7.4:
-    ``echo``). ``due``: frames are to be written that say more than the engine knows.
+    transfers a session has sent. From these it makes flows that the engine cannot make (part 2, section 2.7.4:
+    ``echo``). ``due``: frames have to be rewritten.
     """
 
     __slots__ = ("_begun", "_counted", "_handle_max", "_left", "_of_peers", "_renames", "_sessions", "due")
@@ -192,18 +191,18 @@ class SentFrames:
     def __init__(self, handle_max: int) -> None:
         self._handle_max = handle_max
         self._left = _PROTOCOL_HEADER
-        #: the beginning of a frame that is not whole yet
+        #: the beginning of an incomplete frame
         self._begun = b""
-        #: by our channel, and by the peer's
+        #: sessions by our channel, and by the peer's
         self._sessions: dict[int, _Ours] = {}
         self._of_peers: dict[int, _Ours] = {}
-        #: by the peer's channel: how many of its transfers the engine does not know of, modulo 2^32
+        #: by the peer's channel: how many of its transfers the engine has not got, modulo 2^32
         self._counted: dict[int | None, int] = {}
         self._renames = False
         self.due = False
 
     def renames(self) -> None:
-        """From now on the engine's names of links may not be the peer's."""
+        """Rewrite link names from now on: the engine's may differ from the peer's."""
         self._renames = self.due = True
 
     def counts(self, number: int, more: int) -> None:
@@ -212,15 +211,15 @@ class SentFrames:
         self.due = True
 
     def ended(self, number: int) -> None:
-        """The peer has ended the session on its channel ``number``."""
+        """Forget the session on the peer's channel ``number``, which the peer has ended."""
         self._counted.pop(number, None)
 
     def observe(self, octets: memoryview) -> None:
-        """Take the next octets that are written as they are; they need not end with a frame."""
+        """Track the next octets, which are written unchanged; they need not end with a frame."""
         self._take(octets, None)
 
     def rewrite_outgoing(self, octets: bytes) -> bytes:
-        """Take all that the engine has to write, which is whole frames; return what is written in its place."""
+        """Track all output of the engine, which is whole frames; return the rewritten octets."""
         changed: list[tuple[int, int, bytes]] = []
         self._take(memoryview(octets), changed)
         pieces, after = [], 0
@@ -231,7 +230,7 @@ class SentFrames:
         return b"".join((*pieces, octets[after:]))
 
     def _take(self, octets: memoryview, changed: list[tuple[int, int, bytes]] | None) -> None:
-        """``changed``: gets where frames begin and end that are written anew, and what they are then."""
+        """Track frames. ``changed`` gets the begin, the end and the new octets of each rewritten frame."""
         if self._begun:
             octets = memoryview(self._begun + octets)
         sessions, end, rewrites = self._sessions, len(octets), changed is not None
@@ -252,7 +251,7 @@ class SentFrames:
         if found.code == BEGIN:
             remote = found.number(_REMOTE_CHANNEL)
             session = self._sessions[channel] = _Ours(channel, remote, found.number(1) or 0)
-            if remote is not None:  # without it, the peer has ended the session before it was answered
+            if remote is not None:  # None: the peer has ended the session before it was answered
                 self._of_peers[remote] = session
         elif found.code == ATTACH:
             self._sessions[channel].handles[found.value(_NAME), found.value(2)] = found.number(1) or 0
@@ -266,9 +265,9 @@ class SentFrames:
                 del self._of_peers[number]
 
     def flow(self, number: int, received: int, link: LinkState | None) -> bytes:
-        """Return the flow that says how it stands with the session on the peer's channel ``number``, and with the link.
+        """Return a flow with the state of the session on the peer's channel ``number``, and of the link.
 
-        ``received``: the id of the peer's next transfer. Empty where session or link are no more.
+        ``received``: the id of the peer's next transfer. Empty if session or link have ended.
         """
         session = self._of_peers.get(number)
         if session is None:
@@ -283,10 +282,10 @@ class SentFrames:
         body = b"\x00\x53" + bytes((FLOW,)) + encode_list(fields)
         return _FRAME.pack(_BODY + len(body), 2, 0, session.channel) + body
 
-    # -- what is written anew
+    # -- rewriting
 
     def _changes(self, channel: int, found: Performative) -> dict[int, bytes]:
-        """The values that are to be others, by their places."""
+        """Return the new values of a frame's fields, by their places."""
         if found.code == BEGIN:
             return {_HANDLE_MAX: encode_uint(self._handle_max)}
         if found.code == ATTACH:
@@ -312,7 +311,7 @@ def _of_attach(found: Performative) -> dict[int, bytes]:
 
 
 def _source_of(found: Performative) -> bytes:
-    """The source with its default-outcome; empty: as it is."""
+    """Return the source with its default-outcome; empty: unchanged."""
     frame = bytes(found.octets)
     if _MARK not in frame or not found.has(_SOURCE):
         return b""
@@ -320,7 +319,7 @@ def _source_of(found: Performative) -> bytes:
     fields = _fields(frame, at)
     marked = fields[_NODE_PROPERTIES] if len(fields) > _NODE_PROPERTIES else b""
     default_and_properties = _fields(marked, 0) if marked.startswith(_MARK) else []
-    if len(default_and_properties) != _MARKED:  # the mark is the peer's own
+    if len(default_and_properties) != _MARKED:  # the peer itself has sent the mark
         return b""
     fields += [_NULL] * (_DEFAULT_OUTCOME + 1 - len(fields))
     fields[_DEFAULT_OUTCOME], fields[_NODE_PROPERTIES] = default_and_properties
@@ -339,6 +338,6 @@ def _of_close(found: Performative) -> dict[int, bytes]:
 
 
 def _fields(octets: bytes, at: int) -> list[bytes]:
-    """The fields of the described list at ``at``, as they are encoded."""
+    """Return the encoded fields of the described list at ``at``."""
     starts = starts_of(octets, skip(octets, at + 1), _MOST_FIELDS)
     return [octets[each : skip(octets, each)] for each in starts]

@@ -1,5 +1,5 @@
-"""The first octets of a connection: protocol headers, and a SASL layer where the client wants one, or must have one
-(rules P1, P14, S1; part 2, section 2.2; part 5, section 5.3).
+"""The greeting exchanges protocol headers, and runs a SASL layer if the client wants one, or must have one (rules P1,
+P14, S1; part 2, section 2.2; part 5, section 5.3).
 
 The SASL layer is ours, not Proton's. Proton 0.40 accepts frames of both types at any time: a ``sasl-response`` before
 the exchange crashes the process in Cyrus, and an ``open`` is accepted before the client has authenticated. A transport
@@ -18,7 +18,7 @@ from store.codec.values import Described, Symbol
 
 HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
-#: how TLS begins: a handshake record, or AMQP's protocol id for it (part 5, section 5.2.1)
+#: the begin of TLS: a handshake record, or AMQP's protocol id for it (part 5, section 5.2.1)
 _TLS = (b"\x16\x03", b"AMQP\x02")
 
 #: the largest SASL frame (part 5, section 5.3.1)
@@ -30,8 +30,8 @@ _RESPONSE = (0x43, "amqp:sasl-response:list")
 
 
 class Greeting:
-    """``done``: all further octets are for the engine. ``failed``: the connection is to be closed. ``waiting``: an
-    answer is on its way, and until then no octets are taken.
+    """Handles the first octets of a connection. ``done``: all further octets are for the engine. ``failed``: the
+    connection must be closed. ``waiting``: an answer is on its way, and until then no octets are accepted.
     """
 
     __slots__ = (
@@ -42,8 +42,8 @@ class Greeting:
     def __init__(
         self, offered: Callable[[], Sequence[str]], begin: Callable[[str, Say], Exchange], proceed: Callable[[], None]
     ) -> None:
-        """``offered``: the mechanisms, the best first. ``begin`` makes the exchange of one of them. ``proceed`` is
-        called when an answer has come that :meth:`take` had to wait for: take no octets then, to have it.
+        """``offered``: the mechanisms, the best first. ``begin`` creates the exchange of one of them. ``proceed`` is
+        called when an answer that :meth:`take` had to wait for is available: call it with no octets, to get it.
         """
         self._offered = offered
         self._mechanisms: Sequence[str] = ()
@@ -57,11 +57,11 @@ class Greeting:
         self.done = False
         self.failed = False
         self.waiting = False
-        #: as which the client has logged in; None: as none
+        #: the user of the login; None: the client has none
         self.user: str | None = None
 
     def take(self, octets: bytes) -> bytes:
-        """Take the next octets of the peer; return the answer. :attr:`rest` then has the octets for the engine."""
+        """Handle the next octets of the peer; return the answer. :attr:`rest` then has the octets for the engine."""
         self._octets += octets
         self._taking = True
         while not self.done and not self.failed and not self.waiting and self._expects():
@@ -79,7 +79,7 @@ class Greeting:
         self.failed = True
         return True
 
-    # What is expected next: each takes its octets, and returns False while they are incomplete.
+    # Each of these handles the octets expected next, and returns False while they are incomplete.
 
     def _first_header(self) -> bool:
         octets = self._octets
@@ -131,7 +131,7 @@ class Greeting:
         return True
 
     def _say(self, said: Challenge | Outcome) -> None:
-        """The exchange answers, at once or later."""
+        """Handle the exchange's answer, at once or later."""
         self.waiting = False
         if isinstance(said, Challenge):
             self._answer += _frame(_CHALLENGE, encode_binary(said.octets))
@@ -152,7 +152,7 @@ class Greeting:
         return False if HEADER.startswith(octets) else self._fail(HEADER)
 
     def _fields(self, wanted: tuple[int, str]) -> list[object] | None:
-        """The fields of the next frame, which is a ``wanted`` one; None: it is incomplete, or it has failed."""
+        """Return the fields of the next frame, a ``wanted`` one; None: it is incomplete, or the greeting has failed."""
         octets = self._octets
         if len(octets) < 8:
             return None
@@ -161,7 +161,7 @@ class Greeting:
         if not 8 <= start <= size or octets[5] != _SASL:
             self._fail(b"")
             return None
-        if size > _LARGEST_FRAME:  # a name or password that no user has: answered before it is read
+        if size > _LARGEST_FRAME:  # no user has such a name or password: answered before it is decoded
             self._fail(_outcome(REFUSED))
             return None
         if len(octets) < size:
@@ -174,7 +174,7 @@ class Greeting:
 
 
 def _read(body: bytes, wanted: tuple[int, str]) -> list[object] | None:
-    """The fields of a performative; None if the octets are something else."""
+    """Return the fields of a performative; None if the octets are something else."""
     try:
         found, end = decode(body)
     except DecodeError:

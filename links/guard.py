@@ -1,5 +1,5 @@
-"""The guard before the engine: it cuts what a peer sends into frames, keeps those from the engine that would break more
-than the standard says, or take too much memory, and has done what the standard says instead (:mod:`links.channels`).
+"""The guard cuts a peer's input into frames before the engine, withholds frames that would break more than the standard
+says, or take too much memory, and does what the standard requires instead (:mod:`links.channels`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
     from links.connection import Connection
 
-    #: Until where the engine gets what came before, what it gets in place of the frame, from where on it gets the rest,
-    #: and what is done before that.
+    #: The end of the octets before the frame, the octets in place of the frame, the begin of the octets after it, and
+    #: the act before those.
     Cut = tuple[int, bytes, int, Callable[[], None]]
 
 _SIZE = Struct(">I")
 _HEADER = 8
 _SMALLEST_OFFSET = 2
-#: octets of a transfer before its message, with what may stand before them
+#: the most octets of a transfer before its message, with its header
 _HEAD_OF_TRANSFER = 4 * 255 + 176 + MOST_OF_TRANSFER
-#: the window of a flow without next-incoming-id counts from our first id, which is 0 (part 2, section 2.5.6)
+#: a flow without next-incoming-id counts its window from our first id, which is 0 (part 2, section 2.5.6)
 _FROM_THE_FIRST = {0: encode_uint(0)}
 _AN_OPEN = b"\x00\x00\x00\x10\x02\x00\x00\x00\x00\x53\x10\xc0\x03\x01\xa1\x00"
 _TRANSFERS = (
@@ -41,8 +41,8 @@ _TRANSFERS = (
 
 
 class FrameGuard:
-    """Filters what one peer sends, from its protocol header on. ``most``: our max-frame-size; ``handle_max``: of our
-    begins.
+    """Filters the input of one peer, from its protocol header on. ``most``: our max-frame-size; ``handle_max``: that of
+    our begins.
     """
 
     __slots__ = (
@@ -64,27 +64,27 @@ class FrameGuard:
         self._connection = connection
         self._most = most
         self.channels = Channels(connection, handle_max)
-        #: octets of the current frame that are still to come; ``_withheld``: the engine does not get them
+        #: octets of the current frame still to be received; ``_withheld``: the engine does not get them
         self._left = _HEADER
         self._withheld = False
-        #: the beginning of a frame, while it is too short to be looked at
+        #: the beginning of a frame, while it is too short to be checked
         self._begun = b""
-        #: no more is looked at: the engine says what is wrong; ``_refused``: it gets nothing more
+        #: no further frame is checked: the engine reports the error; ``_refused``: the engine gets no further frame
         self._blind = False
         self._refused = False
-        #: one that it gets in place of the one that was looked at, once what is to be done is done
+        #: a frame that the engine gets after the act, in place of the checked one
         self._instead = b""
-        #: what came stays here for now, and the connection is not read
+        #: whether input is held here for now, and the connection is not read
         self.waits = False
         self._held = b""
-        #: what came last was transfers and dispositions alone, and nothing is to be done about any
+        #: whether the last input was plain transfers and dispositions alone, without an act
         self.plain = False
 
     def filter(self, octets: bytes, buffer: engine.Pointer) -> Iterator[tuple[engine.Pointer, int]]:
-        """Yield what the engine may have of these octets, which ``buffer`` has too, with how many they are.
+        """Yield the pieces of these octets that the engine gets, each with its length; ``buffer`` has the octets too.
 
-        Between two pieces the engine's events are handled. ``bytes``, no view: a view that the collector of garbage
-        clears while cffi has its buffer ends the process.
+        The engine's events are handled between two pieces. ``octets`` are no view: if the garbage collector clears a
+        view while cffi has its buffer, the process ends.
         """
         if self._begun:
             octets = self._begun + octets
@@ -122,7 +122,7 @@ class FrameGuard:
             self._left, self._held = 0, octets[start:]
             return
         if self._refused:
-            if not self.channels.opened:  # the engine writes a close only to a peer that has opened
+            if not self.channels.opened:  # the engine writes a close only after the peer's open
                 self.channels.opened = True
                 yield engine.buffer_of(_AN_OPEN), len(_AN_OPEN)
             return
@@ -137,26 +137,26 @@ class FrameGuard:
         return not (self._blind or self._refused or self.waits)
 
     def held(self) -> bytes:
-        """What has waited. It is to be looked at as what comes next."""
+        """Return the held input, which is to be filtered next."""
         self.waits = False
         held, self._held = self._held, b""
         return held
 
     def _size(self, octets: bytes, at: int, end: int) -> int:
-        """Octets of the frame at ``at``. 0: too few of them are there to look at, or the engine says what is wrong."""
+        """Return the size of the frame at ``at``. 0: too few octets to check it, or the engine reports the error."""
         there = end - at
         if there < _HEADER:
             return 0
         (size,) = _SIZE.unpack_from(octets, at)
         offset, kind = octets[at + 4], octets[at + 5]
-        # the engine passes over empty frames, whatever their type
+        # the engine ignores empty frames of any type
         if not _HEADER <= size <= self._most or offset < _SMALLEST_OFFSET or (kind and size > 4 * offset):
             self._blind = True
             return 0
         return size if there >= size or (there >= _HEAD_OF_TRANSFER and _is_transfer(octets, at)) else 0
 
     def _judge(self, octets: bytes, at: int, size: int) -> Cut | None:
-        """None: the engine may have the frame, and nothing is to be done."""
+        """Check one frame. None: the engine gets it unchanged, without an act."""
         body = 4 * octets[at + 4]
         if body >= size:
             return None
@@ -171,14 +171,14 @@ class FrameGuard:
         if cut is None:
             return at, head, at + end, _nothing
         until, instead, again, act = cut
-        if until == at + size:  # it is done once the engine has the frame
+        if until == at + size:  # the act follows the frame
             return at, head, at + end, act
         if isinstance(act, Before):
             return at, b"", at + end, partial(self._before, act, instead or head)
         return at, instead, max(again, at + size), act
 
     def _judge_head(self, at: int, size: int, head: bytes, body: int) -> Cut | None:
-        """The same of the frame that begins with ``head``, whose descriptors are numbers."""
+        """Check the frame that begins with ``head``, whose descriptors are numbers."""
         number, found = int.from_bytes(head[6:8], "big"), None
         try:
             if _octets_of_transfer(head, body) > MOST_OF_TRANSFER:
@@ -217,16 +217,18 @@ class FrameGuard:
         return None if act is None else (at + size, b"", at + size, act)
 
     def _before(self, act: Callable[[], None], frame: bytes) -> None:
-        """A link is refused before the engine has the transfer that is the reason."""
+        """Refuse a link before the engine gets the transfer that is the reason."""
         act()
         self._instead = frame
 
     def _opened(self) -> None:
-        """The engine takes no transfers before it has written our begin, which the answer to the open comes before."""
+        """Hold further input until the open is answered: the engine refuses transfers before it has written our
+        begin.
+        """
         self.waits = self._connection.opening
 
     def _stop(self) -> None:
-        """Nothing that follows has a meaning."""
+        """Withhold all further input, which is ignored."""
         self._refused = True
 
     def _close(self, refusal: Refusal) -> None:
@@ -240,7 +242,9 @@ class FrameGuard:
 
 
 def _as_the_engine_takes_it(flow: Performative) -> bytes:
-    """The flow in other words; empty where its own will do. More credit than the engine counts is the most it does."""
+    """Return the flow rewritten for the engine; empty: unchanged. Credit is limited to the most that the engine
+    counts.
+    """
     changes = {} if flow.has(0) else _FROM_THE_FIRST
     if (flow.number(6) or 0) > MOST_CREDIT:
         changes = {**changes, 6: encode_uint(MOST_CREDIT)}
@@ -248,7 +252,7 @@ def _as_the_engine_takes_it(flow: Performative) -> bytes:
 
 
 def _nothing() -> None:
-    """The frame is kept from the engine, and that is all."""
+    """Do nothing: the frame is only withheld from the engine."""
 
 
 def _is_transfer(octets: bytes, at: int) -> bool:
@@ -257,7 +261,7 @@ def _is_transfer(octets: bytes, at: int) -> bool:
 
 
 def _octets_of_transfer(head: bytes, body: int) -> int:
-    """Return the octets of a transfer's fields, without its message; 0 where it is another frame, or they are few."""
+    """Return the octets of a transfer's fields, without its message; 0: it is another frame, or they are few."""
     for descriptor in _TRANSFERS[:2]:
         at = body + len(descriptor)
         if head.startswith(descriptor, body) and head[at : at + 1] == b"\xd0":

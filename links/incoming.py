@@ -1,4 +1,4 @@
-"""Links on which messages come in: the octets of each delivery are gathered from its frames, and credit is granted."""
+"""Incoming links gather the octets of each delivery from its frames, and grant credit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _ROOM = engine.MESSAGE_ROOM
 
 
 class Incoming(Link):
-    """``credit``: how much the peer gets; topped up when half is used.
+    """Receives messages from a peer. ``credit``: how much the peer gets; topped up when half is used.
 
-    A delivery that is large, or for which memory has no room, is gathered in a file (:mod:`store.spool`).
+    A delivery that is large, or does not fit into the memory for incomplete ones, is gathered in a file
+    (:mod:`store.spool`).
     """
 
     __slots__ = (
@@ -38,22 +39,22 @@ class Incoming(Link):
         super().__init__(connection, pointer)
         self._credit = credit
         self._used = 0
-        #: credit given beside that, or -1: taken back, while the peer may still use it
+        #: one credit granted in addition; -1: taken back, while the peer may still use it
         self._lent = 0
         self._congested = False
-        #: the next turn gives credit
+        #: whether the next turn grants credit
         self._gives = False
-        #: deliveries whose answer waits for the store: posts outside transactions, and discharges
+        #: how many deliveries wait for the store's answer: posts outside transactions, and discharges
         self.unanswered: int = 0
-        #: called to end the link once they are answered, and the refusal of what comes until then
+        #: called to end the link once they are answered; and the refusal of deliveries received until then
         self._leave: Callable[[], None] | None = None
         self.ending: Refusal | None = None
-        #: the link ends for the delivery that the engine gets next
+        #: whether the link ends for the delivery that the engine gets next
         self._refuses_next = False
         self._most_octets = most_octets
-        #: of one message at once; none while another is not complete
+        #: the most octets of a message received in one step; none while another is incomplete
         self.takes = most_octets
-        #: the delivery that is not complete: its octets so far, in memory or in a file
+        #: the octets so far of the incomplete delivery, in memory or in a file
         self._size = 0
         self._gathered = bytearray()
         self._spool: Spool | None = None
@@ -78,7 +79,7 @@ class Incoming(Link):
             self._answered()
 
     def _keep(self, delivery: engine.Pointer, size: int) -> bool:
-        """Keep the octets just received. False: the delivery was refused."""
+        """Append the octets just received to the delivery. False: the delivery was refused."""
         self._size += size
         if self._size > self._most_octets:
             self._too_large(delivery)
@@ -105,14 +106,14 @@ class Incoming(Link):
         self._gathered = bytearray()
 
     def _gather(self, delivery: engine.Pointer) -> None:
-        """A delivery of many frames, or a large one. Its octets are taken as they come, so that the session's window
+        """Receive octets of a delivery of many frames, or a large one, as they arrive, so that the session's window
         moves.
         """
         if engine.delivery_aborted(delivery):
             self._aborted(delivery)
             return
         if self.ending is not None and engine.delivery_partial(delivery):
-            self._drop_octets()  # of one that gets no outcome no answer frees them
+            self._drop_octets()  # a delivery without an outcome has no answer that would free them
             self._give_up(delivery, self.ending)
             return
         self.takes = -1
@@ -156,12 +157,12 @@ class Incoming(Link):
         self._give_up(delivery, Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
 
     def _give_way(self) -> None:
-        """Other messages need the room of the one that has begun and is not complete."""
+        """Refuse the incomplete message, whose disk space others need."""
         text = "a large message that was begun and not completed gave way to others (limits.spool_bytes); try later"
         self._give_up(engine.link_current(self.pointer), Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
 
     def _give_up(self, delivery: engine.Pointer, refusal: Refusal) -> None:
-        """Part 2, section 2.6.12: its sender need not send the rest; the engine passes over what comes of it."""
+        """Refuse the incomplete delivery and the link: the engine ignores the rest of it (part 2, section 2.6.12)."""
         self.partial(delivery)
         self.partial_refused(delivery, refusal)
         self._forget_parts()
@@ -184,13 +185,13 @@ class Incoming(Link):
 
     @property
     def busy(self) -> bool:
-        """Some of what came is not answered yet. When a link ends, the engine settles its unsettled deliveries without
-        an outcome: their sender would not know what became of them, or would take them for accepted.
+        """Whether deliveries are not answered yet. When a link ends, the engine settles its unsettled deliveries
+        without an outcome: their sender would not know the outcome, or treat them as accepted.
         """
         return self.unanswered > 0
 
     def when_answered(self, leave: Callable[[], None]) -> None:
-        """Call ``leave`` to end the link when it is no longer busy; until then it takes no more."""
+        """Call ``leave`` to end the link when it is no longer busy; until then it accepts no deliveries."""
         self._leave = leave
 
     def _answered(self) -> None:
@@ -212,7 +213,7 @@ class Incoming(Link):
             super().refuse(refusal)
 
     def refuse_next(self, refusal: Refusal) -> None:
-        """The delivery of the transfer that the engine gets next is refused, and then the link ends."""
+        """Refuse the delivery of the transfer that the engine gets next, and then end the link."""
         if self.ending is None:
             self._refuses_next = True
             self.unanswered += 1
@@ -222,7 +223,7 @@ class Incoming(Link):
     # -- credit
 
     def _aborted(self, delivery: engine.Pointer) -> None:
-        """An aborted delivery has no effect (part 2, section 2.6.14)."""
+        """Discard an aborted delivery, which has no effect (part 2, section 2.6.14)."""
         self._forget_parts()
         engine.link_advance(self.pointer)
         engine.delivery_settle(delivery)
@@ -231,7 +232,7 @@ class Incoming(Link):
     def complete(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
     ) -> bool:
-        """True: as :meth:`on_message`."""
+        """Handle a whole message, and count its credit. True: like :meth:`on_message`."""
         quiet = self.on_message(delivery, message, state, settled, txn_id)
         self._used += 1
         if 2 * self._used >= self._credit and self.open:
@@ -243,12 +244,14 @@ class Incoming(Link):
         self._top_up_late()
 
     def _top_up_late(self) -> None:
-        """Give the credit that was kept back."""
+        """Grant the withheld credit, if half is used."""
         if 2 * self._used >= self._credit:
             self._give_credit_later()
 
     def _give_credit_later(self) -> None:
-        """In the next turn: what is read in this one was sent without it. The engine does not check."""
+        """Grant credit in the next turn: messages read in this turn were sent without it. The engine does not check
+        this.
+        """
         if self._used > self._credit + (self._lent != 0):
             self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more messages were sent than there was credit for"))
         elif not self._gives:
@@ -276,14 +279,13 @@ class Incoming(Link):
             self.connection.mark()
 
     def _unsettled(self) -> int:
-        """How many answered deliveries use up credit until their sender settles them."""
+        """Return how many answered deliveries use up credit until their sender settles them."""
         return 0
 
     def say_credit(self) -> None:
-        """Say how much there is, which the engine says only where it changes: one more, or that one less again.
+        """Send the current credit, which the engine sends only on a change: grant one more, or take that one back.
 
-        Where the peer has used all, with the one more, it is not told again: one less than none is 2**32 - 1 on the
-        wire.
+        If the peer has used all, and the one more, it gets no flow: one less than none is 2**32 - 1 on the wire.
         """
         if self._lent > 0 and engine.link_credit(self.pointer) <= engine.link_queued(self.pointer):
             return
@@ -301,21 +303,21 @@ class Incoming(Link):
     waits_for_store = True
 
     def settled_later(self, delivery: engine.Pointer) -> None:
-        """A delivery that was taken before: its sender has settled it, or changed its state."""
+        """Handle an earlier delivery, which its sender has settled, or whose state it has changed."""
 
     def partial(self, delivery: engine.Pointer) -> None:
-        """A delivery has begun and is not complete; may be called for each of its frames."""
+        """Handle the begin of an incomplete delivery; may be called for each of its frames."""
 
     def partial_refused(self, delivery: engine.Pointer, refusal: Refusal) -> None:
-        """The delivery that has begun is refused: tell its sender, unless that has settled it."""
+        """Send the refusal of an incomplete delivery, unless its sender has settled it."""
 
     def partial_ended(self) -> None:
-        """The delivery that had begun is complete, aborted, or refused."""
+        """Handle the end of an incomplete delivery, which is complete, aborted, or refused."""
 
     def on_message(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
     ) -> bool:
-        """A message that is complete. ``txn_id``: of a transactional state, where it is known without reading it. True:
-        what is to be written about it is in :attr:`Output.put_off`, or is asked for.
+        """Handle a complete message. ``txn_id``: of a transactional state, if known without decoding it. True: the
+        answer is in :attr:`Output.put_off`, or its write is requested.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What incoming and outgoing links have in common."""
+"""A link carries deliveries one way; this module has the base of incoming and outgoing links, and of refused ones."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: the engine keeps nothing of these, so that a large state beside them is not counted for them
+#: states of which the engine keeps no values: their octets are not counted
 _STATES_WITHOUT_VALUES = (engine.ACCEPTED, engine.RELEASED)
 #: no deliveries
 NONE: Mapping[engine.Pointer, bytes] = MappingProxyType({})
 
 
-#: user, container (the connection where it has no id), whether the peer sends, and name: what makes it the same link on
-#: another connection (part 2, 2.6.1)
+#: The identity of a link over connections (part 2, 2.6.1): user, container (the connection if it has no id), whether
+#: the
+#: peer sends, and name.
 Identity = tuple[str | None, str, bool, str]
 
 
 class Link:
-    """Code that waited for the store checks ``open`` before it uses ``pointer``."""
+    """One end of a link in the engine. Code that waited for the store checks ``open`` before it uses ``pointer``."""
 
     __slots__ = ("_channels", "connection", "departure", "identity", "name", "open", "pointer", "right", "session")
 
-    #: octets of a message that is taken at once where it is whole; below 0: none is
+    #: the most octets of a whole message that is received in one step; below 0: none is
     takes: int = -1
-    #: once it has ended: what it left of what a client may retire, with the id of the transaction that has it, or none
+    #: deliveries that were undecided when the link ended, with the id of the transaction that retired them, or empty
     undecided: Mapping[engine.Pointer, bytes] = NONE
 
     def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
@@ -51,7 +52,8 @@ class Link:
         self.pointer = pointer
         self.session = engine.link_session(pointer)
         self.name = engine.link_name(pointer)
-        #: with its user, else any client could end the links, and with a control link the transactions, of another (S3)
+        #: includes the user, else any client could end the links, or with a control link the transactions, of another
+        #: (S3)
         self.identity: Identity = (
             connection.user_id,
             connection.container or f"\0{connection.number}",
@@ -59,28 +61,28 @@ class Link:
             self.name,
         )
         self.open = True
-        #: without it, the link ends (S3)
+        #: the right that the link needs to stay open (S3)
         self.right: tuple[Verb, str] | None = None
 
     def complete(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
     ) -> bool:
-        """A message was taken. ``txn_id``: of a transactional state, where it is as long as ours. True: the link asks
-        itself for what is to be written about it to be written.
+        """Handle a whole message. ``txn_id``: of a transactional state, if it is as long as ours. True: the link itself
+        requests the write of its answer.
         """
         raise NotImplementedError
 
     def on_delivery(self, delivery: engine.Pointer) -> bool | None:
-        """All else that is reported of a delivery. True: as above."""
+        """Handle any other event of a delivery. True: like :meth:`complete`."""
         raise NotImplementedError
 
     def on_flow(self) -> None:
-        """The peer's flow, or a transfer that the engine has written. The link asks for what is to be written."""
+        """Handle the peer's flow, or a transfer that the engine has written. The link requests its own writes."""
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The link was detached, or its session or connection ended: release everything, and change nothing by the
-        pointer.
+        """Release everything, as the link was detached, or its session or connection ended; the pointer must not be
+        used for changes.
         """
         raise NotImplementedError
 
@@ -101,18 +103,18 @@ class Link:
         self.connection.endpoints.detach(self)
 
     def _drop_octets(self) -> None:
-        """Those that have come of the delivery that it is at: the engine would keep them."""
+        """Discard the received octets of the current delivery, which the engine would keep."""
         while engine.link_recv(self.pointer, engine.message_buffer, engine.MESSAGE_ROOM) > 0:
             pass
 
     def cut_off(self) -> None:
-        """Its session ends from our side: the engine gets no more of a post that is not complete (T22)."""
+        """Refuse the transaction of an incomplete post, as the service ends the session (T22)."""
         if engine.link_is_receiver(self.pointer) and (current := engine.link_current(self.pointer)) != engine.NULL:
             self._not_taken(current)
 
     def _not_taken(self, delivery: engine.Pointer, taken: bytes = b"") -> None:
-        """It is a post for which the link ends, or which comes behind its end, or of which some would; or is retired
-        there. ``taken``: the transaction that has it.
+        """Refuse the transaction in a delivery's state, as the link does not handle the delivery: it ends for it, or
+        has ended before all of it. ``taken``: the transaction that has the delivery already.
         """
         if engine.delivery_remote_state(delivery) != engine.TRANSACTIONAL:
             return
@@ -124,7 +126,7 @@ class Link:
             self.connection.service.registry.not_taken(txn_id, self.connection)
 
     def _room_for_state(self, delivery: engine.Pointer, octets: int) -> bool:
-        """Whether the connection goes on when the engine keeps so many octets of a large state."""
+        """Count the octets of a large state in the engine; False: too many, and the connection is closed."""
         if engine.delivery_remote_state(delivery) in _STATES_WITHOUT_VALUES:
             return True
         if self.connection.output.hold_state(delivery, octets):
@@ -147,14 +149,14 @@ class Attaching(Link):
         self._not_taken(delivery)
 
     def on_flow(self) -> None:
-        pass  # its credit is read from the engine once it is attached
+        pass  # the credit is read from the engine after the attach
 
     def lost(self) -> None:
         self.connection.parked.forget(self)
 
 
 def copy_source(connection: Connection, pointer: engine.Pointer) -> None:
-    """The peer's source in our answer, also where it has no address: the engine takes such a one for none."""
+    """Copy the peer's source into our answer, also without an address: the engine treats such a source as null."""
     source, asked = engine.link_source(pointer), connection.asked(pointer)
     engine.terminus_copy(source, engine.link_remote_source(pointer))
     if asked is not None and asked.source:
@@ -164,7 +166,7 @@ def copy_source(connection: Connection, pointer: engine.Pointer) -> None:
 
 
 def answer_default_outcome(connection: Connection, pointer: engine.Pointer, outcome: Outcome) -> None:
-    """The answer to the attach, which is not written yet, says that our source has this default-outcome."""
+    """Put the default-outcome of our source into the answer to the attach, which is not written yet."""
     properties = engine.terminus_properties(engine.link_source(pointer))
     marked = frames.with_default_outcome(performatives.encoded(outcome), engine.encoded_short(properties) or b"")
     engine.put_octets(marked, properties)
@@ -172,7 +174,7 @@ def answer_default_outcome(connection: Connection, pointer: engine.Pointer, outc
 
 
 def copy_target(connection: Connection, pointer: engine.Pointer) -> None:
-    """The same of its target."""
+    """Copy the peer's target into our answer, also without an address."""
     target, asked = engine.link_target(pointer), connection.asked(pointer)
     engine.terminus_copy(target, engine.link_remote_target(pointer))
     if asked is not None and asked.target:
@@ -180,11 +182,11 @@ def copy_target(connection: Connection, pointer: engine.Pointer) -> None:
 
 
 def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: bool = False) -> None:
-    """Our terminus in the answer to an attach: as asked for, except for how long it lasts (part 3, section 3.5.3).
+    """Set our terminus in the answer to an attach: the peer's, except for how long it lasts (part 3, section 3.5.3).
 
     ``lasts``: the terminus of a lasting subscription, which outlives its link. Its unsettled deliveries do not: the
-    next consumer gets them. Every other terminus ends with its link. So no delivery is ever resumed, and no answer has
-    a map of unsettled deliveries (part 2, section 2.6.13).
+    next consumer gets them. Every other terminus ends with its link. So deliveries are never resumed, and answers have
+    no map of unsettled deliveries (part 2, section 2.6.13).
     """
     engine.terminus_copy(answer, asked)
     engine.terminus_set_durability(answer, engine.DURABLE_CONFIGURATION if lasts else engine.NOT_DURABLE)
@@ -195,9 +197,8 @@ def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: boo
 
 
 class Refused(Link):
-    """A link that we have closed, or that the peer has detached. What the peer still sends is discarded, as the engine
-    would keep it. The engine keeps the buffer of a delivery that is not complete: a connection may have only a few of
-    those.
+    """A link that the service has closed, or the peer has detached. It discards further input, which the engine would
+    keep. The engine keeps the buffer of an incomplete delivery: a connection may have only a few of those.
     """
 
     __slots__ = ("_incomplete", "undecided")
@@ -214,7 +215,7 @@ class Refused(Link):
     def on_delivery(self, delivery: engine.Pointer) -> None:
         pointer = self.pointer
         if engine.link_is_receiver(pointer):
-            # ``delivery`` may have been answered before all of it had come, and one before it may be there still
+            # ``delivery`` may have been answered before it was complete, and an earlier one may still be there
             while (current := engine.link_current(pointer)) != engine.NULL:
                 self._not_taken(current)
                 self._drop_octets()
@@ -237,7 +238,7 @@ class Refused(Link):
         pass
 
     def refuse(self, refusal: Refusal) -> None:
-        """It is: each of many transfers that are wrong would be told of again."""
+        """Do nothing: the link is refused already, and each further wrong transfer would be logged again."""
 
     def lost(self) -> None:
         self.connection.incomplete -= self._incomplete

@@ -1,6 +1,6 @@
-"""One thread, one epoll: descriptors that are watched, and deadlines in a heap.
+"""The loop runs in one thread with one epoll: it watches descriptors, and keeps deadlines in a heap.
 
-Proton's own IO is ``select``, which ends at descriptor 1,024 and looks at each connection in each turn.
+Proton's own IO is ``select``, which ends at descriptor 1,024 and scans all connections in each turn.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _LONGEST_WAIT_SECONDS = 1.0
 
 
 class Loop:
-    """Implements :class:`store.loop.Loop`. A turn: deadlines that are due, descriptors that are ready, its end."""
+    """Runs turns: due deadlines, ready descriptors, then the turn's end. Implements :class:`store.loop.Loop`."""
 
     def __init__(self) -> None:
-        #: what has something to write when the turn ends; where there is any, the loop does not wait
+        #: connections with output at the end of the turn; if there are any, the loop does not wait
         self.dirty: list[Any] = []
-        #: what is to be read; what a turn leaves of it, the next one does not wait for
+        #: connections to be read; the next turn does not wait if some are left
         self.readable: list[Any] = []
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[int], object]] = {}
@@ -47,7 +47,7 @@ class Loop:
         heappush(self._deadlines, (time.monotonic() + seconds, next(self._number), callback))
 
     def call(self, callback: Callable[..., object], *arguments: object) -> None:
-        """An exception in it is contained."""
+        """Call the callback, and contain an exception."""
         try:
             callback(*arguments)
         except Exception:  # noqa: BLE001 - a defect of the callback
@@ -57,7 +57,7 @@ class Loop:
         raise NotImplementedError
 
     def finish_turn(self) -> None:
-        """Called when all descriptors that were ready have been served."""
+        """End the turn, when all ready descriptors have been served."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -68,13 +68,15 @@ class Loop:
             self.turn(_LONGEST_WAIT_SECONDS)
 
     def turn(self, longest: float) -> None:
-        """Wait at most so many seconds for a descriptor; less, if a deadline is due before, or there is work left."""
+        """Run one turn. ``longest``: the most seconds to wait for a descriptor; fewer if a deadline is due, or work is
+        left.
+        """
         deadlines, callbacks = self._deadlines, self._callbacks
         now = time.monotonic()
         wait = longest
         while deadlines and deadlines[0][0] <= now:
             self.call(heappop(deadlines)[2])
-            wait = 0.0  # what it leaves to the end of the turn, a commit or a delivery, waits for no descriptor
+            wait = 0.0  # its work for the end of the turn, a commit or a delivery, must not wait for a descriptor
         if deadlines:
             wait = min(wait, max(0.0, deadlines[0][0] - now))
         if self.dirty or self.readable:

@@ -1,4 +1,4 @@
-"""Links on which messages go out: the answer to the attach, and how a delivery is made (rules P5 to P8).
+"""Outgoing links answer an attach, and send deliveries to the peer (rules P5 to P8).
 
 A large message (:data:`store.spool.LARGE`) is handed to the engine in pieces. Each piece is read from the store when
 the one before it is written, so a consumer of large messages costs a piece or two of memory. The other deliveries of
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from links.connection import Connection
 
 
-# Links on which the service sends: their answer to the attach, their credit, and when they wait (rules P5, P8).
+# Delivering is the base of all links on which the service sends: answer to the attach, credit, waits (rules P5, P8).
 
-#: octets that wait to be written in one session; with more, its consumers stop
+#: the most octets that wait to be written in one session; with more, its consumers stop
 MOST_BACKLOG = 1 << 20
 
 
@@ -45,7 +45,7 @@ class Delivering(Link):
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, address: str, filters: bytes, *, lasts: bool = False
     ) -> None:
-        """Answer the attach. ``filters``: those that are honoured, an encoded map. ``lasts``: the source outlives the
+        """Answer the attach. ``filters``: the encoded map of honoured filters. ``lasts``: the source outlives the
         link.
         """
         super().__init__(connection, pointer)
@@ -64,9 +64,9 @@ class Delivering(Link):
         engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
         engine.link_set_max_message_size(pointer, int(connection.service.limits.max_message_size_bytes))
         engine.link_open(pointer)
-        #: it is drained, once the engine has written what it has for the link
+        #: whether the drain ends once the engine has written its deliveries for the link
         self._drains = False
-        #: the peer drains credit, and was not told yet that it is used up
+        #: whether the peer drains credit, and the flow that it is used up is still to be sent
         self._owes_flow = False
         self._read_credit()
         connection.mark()
@@ -80,13 +80,15 @@ class Delivering(Link):
         self.connection.held_back.pop(self, None)
 
     def _backlogged(self) -> bool:
-        """Whether so much waits to be written that it must wait."""
+        """Whether too many octets wait to be written for the link to send."""
         output = self.connection.output
         in_session: int = engine.session_outgoing_bytes(self.session)
         return output.writing or output.handed > MOST_HANDED or in_session > MOST_BACKLOG
 
     def _held_back(self) -> bool:
-        """Whether it must wait: its connection leaves more than its share unsettled, and all together too much."""
+        """Whether the link must wait: its connection leaves more than its share unsettled, and all together too
+        much.
+        """
         if self.connection.output.over_share:
             self.connection.hold_back(self)
             return True
@@ -97,11 +99,11 @@ class Delivering(Link):
             self._has_room()
 
     def _has_room(self) -> None:
-        """More may be sent than before, or the peer drains its credit."""
+        """Send more, as there may be room, or the peer drains its credit."""
         raise NotImplementedError
 
     def refuse_transfer(self) -> bool:
-        """Whether the peer, the receiver of this link, has sent a transfer itself. That closes the connection."""
+        """Close the connection if the peer, the receiver of this link, has sent a transfer; whether it has."""
         if engine.link_current(self.pointer) == engine.NULL:  # our own deliveries are complete at once
             return False
         text = f"a transfer from the receiver of the link {self.name!r}"
@@ -112,12 +114,12 @@ class Delivering(Link):
         self.credit = 0
         self.draining = False
         self._drains = True
-        engine.transport_pending(self.connection.transport)  # it makes its frames, as far as the peer's window goes
+        engine.transport_pending(self.connection.transport)  # it makes its frames, as far as the peer's window allows
         self._end_drain()
 
     def _end_drain(self) -> None:
-        """Say that there is nothing more. The engine says it only where it is asked behind the last transfer, and where
-        credit is left.
+        """Send the end of a drain. The engine sends it only if called after the last transfer, and if credit is
+        left.
         """
         if engine.link_queued(self.pointer) > 0:
             self.connection.starved[self] = None
@@ -129,14 +131,14 @@ class Delivering(Link):
         self.connection.mark()
 
     def fed(self) -> None:
-        """Something was written: see again."""
+        """Resume after octets were written."""
         if self.open:
             if self._drains:
                 self._end_drain()
             self._go_on_sending()
 
     def _go_on_sending(self) -> None:
-        """Look again whether more may be sent."""
+        """Send more, if there is room."""
         raise NotImplementedError
 
 
@@ -144,20 +146,20 @@ log = structlog.get_logger(__name__)
 
 _keys = count(1)
 
-#: octets of a large message that are read at once, when fewer than these wait to be written
+#: octets of one piece of a large message, read when fewer than these wait to be written
 _PIECE = 1 << 18
-#: octets for which the engine keeps a buffer until a large delivery is settled
+#: octets of the engine's buffer for a large delivery until that is settled
 LARGE_IN_ENGINE = 2 * _PIECE
-#: octets that a message has more with a header that counts, beside its annotations
+#: the most octets that a header with counts adds to a message, without annotations
 _MOST_ADDED = 64
 
 
 class TooLarge(Exception):
-    """A message has more octets than the peer takes (part 2, section 2.7.3)."""
+    """A message has more octets than the peer accepts (part 2, section 2.7.3)."""
 
 
 class Large:
-    """A large delivery under way. ``at``: how much of the stored message is with the engine."""
+    """A large delivery under way. ``at``: how many octets of the stored message the engine has got."""
 
     __slots__ = ("asking", "at", "delivery", "entry")
 
@@ -169,7 +171,7 @@ class Large:
 
 
 class Outgoing(Delivering):
-    """What consumers and browsers have in common."""
+    """The base of consumers and browsers: sends entries as deliveries."""
 
     __slots__ = (
         "_address", "_large", "_most_octets", "_queue", "_store_prefix", "default_outcome", "key", "presettled",
@@ -187,7 +189,7 @@ class Outgoing(Delivering):
     ) -> None:
         """``lasts``: the source outlives the link."""
         self.key = next(_keys)
-        #: of a message, as the peer says; 0: any (part 2, section 2.7.3)
+        #: the largest message that the peer accepts; 0: any (part 2, section 2.7.3)
         self._most_octets: int = engine.link_remote_max_message_size(pointer)
         self._large: Large | None = None
         self._address = address
@@ -196,7 +198,7 @@ class Outgoing(Delivering):
         self._store_prefix = connection.service.store_id.encode() + b":"
         self.presettled = engine.link_remote_snd_settle_mode(pointer) == engine.SND_SETTLED
         asked = connection.asked(pointer)
-        #: None: the source names none, and the default of T28 applies
+        #: the default outcome of the source; None: it names none, and the default of T28 applies
         self.default_outcome: Outcome | None = None
         if asked is not None and asked.default_outcome is not None:
             self.default_outcome = self._default_outcome(asked.default_outcome)
@@ -205,7 +207,7 @@ class Outgoing(Delivering):
             answer_default_outcome(connection, pointer, self.default_outcome)
 
     def _default_outcome(self, asked: Outcome) -> Outcome:
-        """The one that holds where a source asks for this one."""
+        """Return the default outcome that applies when a source names this one."""
         return asked
 
     def on_flow(self) -> None:
@@ -228,10 +230,10 @@ class Outgoing(Delivering):
         self._queue.touch()
 
     def _deliver(self, entry: Entry) -> engine.Pointer:
-        """Nothing is sent where it raises.
+        """Send an entry, or begin to send a large one; return the delivery. If it raises, nothing was sent.
 
-        :raises DecodeError: the stored message cannot be read.
-        :raises TooLarge: the peer takes none of its size.
+        :raises DecodeError: the stored message cannot be decoded.
+        :raises TooLarge: the message is larger than the peer accepts.
         """
         octets = entry.message
         assert octets is not None
@@ -241,7 +243,7 @@ class Outgoing(Delivering):
             changed = entry.attempts or entry.expires or entry.acquired or entry.annotations
             octets = _marked(entry, octets) if changed else first_delivery(octets)
         if self._most_octets:
-            # a large one with all that the service may add to it
+            # of a large message: with all octets that the service may add
             size = entry.whole + len(entry.annotations) + _MOST_ADDED if entry.whole else len(octets)
             if size > self._most_octets:
                 raise TooLarge(size)
@@ -260,10 +262,12 @@ class Outgoing(Delivering):
             connection.mark()
         return delivery
 
-    # -- large ones
+    # -- large messages
 
     def _send_head(self, large: Large, head: bytes) -> None:
-        """``head``: the beginning of the stored message, with the sections that the service may change."""
+        """Send the first piece. ``head``: the beginning of the stored message, with the sections that the service may
+        change.
+        """
         entry = large.entry
         octets = head
         try:
@@ -282,7 +286,7 @@ class Outgoing(Delivering):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Send the next piece if there is room for it; otherwise wait until something is written."""
+        """Send the next piece if there is room for it; otherwise wait until octets are written."""
         large = self._large
         if large is None or large.asking:
             return
@@ -319,11 +323,11 @@ class Outgoing(Delivering):
         large.entry.queue.piece(large.entry, large.at, size, answered)
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
-        """A large delivery is complete."""
+        """Complete a large delivery."""
         raise NotImplementedError
 
     def _stop(self, delivery: engine.Pointer) -> bool:
-        """The peer has decided the delivery: whether it was a large one that is not complete, and is aborted."""
+        """Abort the delivery, which the peer has decided, if it is a large incomplete one; whether it was."""
         large = self._large
         if large is None or large.delivery != delivery:
             return False
@@ -336,12 +340,12 @@ class Outgoing(Delivering):
 
 
 def _marked(entry: Entry, octets: bytes) -> bytes:
-    """The message with its counts, its remaining time-to-live and its annotations."""
+    """Return the message with its counts, its remaining time-to-live and its annotations."""
     left = max(1, (entry.expires - now_micros()) // 1000) if entry.expires else None
     return outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)
 
 
-# The filters of a source (part 3, section 3.5.8) that this service knows: JMS selectors and no-local (rule P16).
+# Filters of a source (part 3, section 3.5.8): this service knows JMS selectors and no-local (rule P16).
 #
 # Both are described values under a key of the client's choice, by the descriptors of the registry "AMQP Capabilities,
 # filters": ``apache.org:selector-filter:string`` and ``apache.org:no-local-filter:list``.
@@ -352,11 +356,11 @@ _NO_LOCAL = ("apache.org:no-local-filter:list", 0x0000_468C_0000_0003)
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The known filters that a client asked for. ``selector``: None if it is missing or empty."""
+    """The known filters of a client's source. ``selector``: None if it is missing or empty."""
 
     selector: Selector | None = None
     no_local: bool = False
-    #: encoded keys and values, as the client sent them
+    #: the client's encoded keys and values
     _selectors: tuple[bytes, ...] = ()
     _no_locals: tuple[bytes, ...] = ()
 
@@ -366,23 +370,26 @@ class Filters:
         return "" if self.selector is None else self.selector.text
 
     def without_no_local(self) -> Filters:
-        """For a source that cannot honour no-local: the answer leaves it out, so the client knows (section 3.5.3)."""
+        """Return the filters of a source that cannot honour no-local: the answer omits it, to inform the client
+        (3.5.3).
+        """
         return replace(self, no_local=False, _no_locals=())
 
     def answer(self) -> bytes:
-        """The encoded filter set of the answer: the honoured filters, unchanged; empty if there are none."""
+        """Return the encoded filter set of the answer: the honoured filters, unchanged; empty if there are none."""
         honoured = [*self._selectors, *self._no_locals]
         return encode_map(honoured) if honoured else b""
 
 
 def any_asked(source: engine.Pointer) -> bool:
-    """Whether the source has filters, which take time to read."""
+    """Whether the source has filters, which take time to decode."""
     return bool(engine.data_encoded_size(engine.terminus_filter(source)))
 
 
 def asked(source: engine.Pointer, selector: Callable[[str], Selector]) -> Filters:
-    """The known filters of a source. Refusal if one cannot be read, or if there are two selectors. ``selector``
-    compiles the text of one.
+    """Decode the known filters of a source. ``selector`` compiles the text of one.
+
+    :raises Refusal: a filter cannot be decoded, or there are two selectors.
     """
     try:
         return known(engine.encoded(engine.terminus_filter(source)), selector)
@@ -391,7 +398,10 @@ def asked(source: engine.Pointer, selector: Callable[[str], Selector]) -> Filter
 
 
 def known(octets: bytes, selector: Callable[[str], Selector] = Selector) -> Filters:
-    """The known filters of an encoded filter set. DecodeError if it is malformed."""
+    """Decode the known filters of an encoded filter set.
+
+    :raises DecodeError: the set is malformed.
+    """
     if octets[:1] not in (b"\xc1", b"\xd1"):
         return Filters()
     texts: list[object] = []

@@ -1,7 +1,7 @@
-"""Octets on their way to one peer: written to its socket as far as the socket takes them; the rest is kept and counted.
+"""Output writes one connection's octets to its socket, as far as the socket accepts them; it keeps and counts the rest.
 
-The engine does not say how much it has to write, so what a socket does not take is moved out of the engine to here.
-While a peer leaves too much unread, its connection is not read either: each frame it sends could add an answer.
+The engine does not report how many octets it has to write, so octets that a socket does not accept are moved out of the
+engine. While a peer leaves too many octets unread, its connection is not read either: each frame could add an answer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Octets of messages that may wait to be written on one connection, over all its sessions.
+#: The most octets of messages that wait to be written on one connection, over all its sessions.
 MOST_HANDED = 4 << 20
-#: Octets of states that the engine may keep for a connection while all together keep too much.
+#: The most octets of states that the engine keeps for a connection while all connections together keep too many.
 MOST_STATES = 1 << 18
 
 #: Octets of Proton's record of a delivery, beside the buffer of its message.
@@ -33,12 +33,14 @@ _BESIDES = 1500
 
 
 def _buffer_octets(octets: int) -> int:
-    """Proton doubles a buffer until the message fits."""
+    """Return the octets of Proton's buffer for a message, which it doubles until the message fits."""
     return _BESIDES + (1 << octets.bit_length())
 
 
 class Output:
-    """``writing``: the socket takes no more for now."""
+    """Buffers and writes one connection's output, and counts what the peer has not read. ``writing``: the socket
+    accepts no more octets for now.
+    """
 
     __slots__ = (
         "_asked", "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "_unsettled",
@@ -48,35 +50,37 @@ class Output:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.writing = False
-        #: taken out of the engine, and not by the socket yet
+        #: octets moved out of the engine that the socket has not accepted yet
         self.unread = bytearray()
         self.frames = SentFrames(connection.service.bounds.handle_max)
-        #: each makes a frame that the engine cannot be asked for, once the engine has nothing to write; by what it is
-        #: about, so that a peer that asks again before it is answered takes no more memory
+        #: functions that make frames which the engine cannot make, called once the engine has no output; by subject, so
+        #: that repeated requests of a peer take no more memory
         self._asked: dict[object, Callable[[], bytes]] = {}
-        #: when the socket last took something
+        #: the monotonic time at which the socket last accepted octets
         self._moved = 0.0
-        #: octets of messages handed to the engine since it last had nothing to write
+        #: octets of messages handed to the engine since it last had no output
         self.handed = 0
-        #: transactions whose posts were answered in this turn, and which were not discharged since. Where nothing else
-        #: is to be written, what their discharges decide is waited for: a write for each batch, and not one more.
+        #: transactions whose posts were answered in this turn, and which were not discharged since. Without other
+        #: output,
+        #: the answers are written together with those of the discharges: one write for each batch.
         self.put_off: set[object] = set()
         #: octets of posts that the store has not answered
         self.posted = 0
-        #: Proton keeps buffers for the connection's next messages. By pointer, those of deliveries to the peer, as
-        #: Proton uses the same pointers again; the largest sum of posts so far; and the sum of both
+        #: octets of buffers that Proton keeps for the connection's next messages: of deliveries to the peer, by
+        #: pointer,
+        #: as Proton reuses pointers; :attr:`_most_posted`: the largest sum of posts so far; :attr:`_kept`: the sum
         self._buffers: dict[engine.Pointer, int] = {}
-        #: the sum of the buffers of deliveries to the peer that are not settled
+        #: the sum of the buffers of unsettled deliveries to the peer
         self._unsettled = 0
         self._most_posted = 0
-        #: what Proton keeps of large states, by pointer, and the sum
+        #: octets that Proton keeps of large states, by pointer; and the sum
         self._states: dict[engine.Pointer, int] = {}
         self._states_kept = 0
         self._kept = 0
 
     def hold(self, delivery: engine.Pointer, octets: int) -> bool:
-        """A message of so many octets is in the engine until it is settled. Proton reuses buffers; False: it needed a
-        larger one, and the connection is over its share now.
+        """Count a message of so many octets, which is in the engine until it is settled. Proton reuses buffers; False:
+        it needed a larger one, and the connection is over its share now.
         """
         had = self._buffers.get(delivery, 0)
         if had > octets + _BESIDES:
@@ -89,7 +93,7 @@ class Output:
         return not self.over_share
 
     def octets_of(self, delivery: engine.Pointer) -> int:
-        """What the engine keeps of it."""
+        """Return the octets that the engine keeps for the delivery."""
         return self._buffers[delivery]
 
     def _keep(self, octets: int) -> None:
@@ -97,24 +101,24 @@ class Output:
         self._connection.service.memory.unread += octets
 
     def hold_state(self, delivery: engine.Pointer, octets: int) -> bool:
-        """The engine keeps so much of what the peer has said of a delivery. False: the connection keeps too much."""
+        """Count the octets that the engine keeps of a delivery's state. False: the connection keeps too many."""
         more = octets - self._states.get(delivery, 0)
         if more > 0:
             self._states[delivery] = octets
             self._states_kept += more
             self._keep(more)
         memory = self._connection.service.memory
-        # twice: where they are part of a transaction, that is refused first
+        # twice: transactions with such states are refused first
         return self._states_kept <= MOST_STATES or memory.unread <= 2 * memory.most
 
     def settled(self, deliveries: Iterable[engine.Pointer]) -> None:
-        """These were held, and are settled: links that were held back may go on."""
+        """Discount held deliveries that are settled; links that were held back may resume."""
         for delivery in deliveries:
             self._unsettled -= self._buffers[delivery]
         self._go_on()
 
     def settled_one(self, delivery: engine.Pointer) -> None:
-        """The same for one, on the path of every message."""
+        """Discount one settled delivery, on the path of every message."""
         self._unsettled -= self._buffers[delivery]
         if self._connection.held_back:
             self._go_on()
@@ -125,7 +129,7 @@ class Output:
             connection.go_on_held_back()
 
     def hold_post(self, octets: int) -> None:
-        """As :meth:`hold`, for a post that waits for the store."""
+        """Count a post that waits for the store."""
         buffer = _buffer_octets(octets)
         self.posted += buffer
         if self.posted > self._most_posted:
@@ -143,21 +147,21 @@ class Output:
 
     @property
     def over_share(self) -> bool:
-        """All connections together leave too much unread or unsettled, and this one has more than a fair share of it in
-        the engine.
+        """Whether all connections together leave too many octets unread or unsettled, and this one has more than a fair
+        share of them in the engine.
         """
         memory = self._connection.service.memory
         return memory.unread > memory.most and self._above_share
 
     @property
     def _above_share(self) -> bool:
-        """Whether the engine keeps more than a fair share of messages, in and out, until they are settled."""
+        """Whether the engine keeps more than a fair share of octets of unsettled messages, in and out."""
         return self.posted + self._unsettled > self._connection.service.memory.fair_share
 
     @property
     def too_much_posted(self) -> bool:
-        """The same for its posts alone, which the store settles. The rest is settled only by what the peer sends, so
-        for its sake reading must go on.
+        """Whether its posts alone are over the share. The store settles these; all other deliveries are settled by the
+        peer's frames, for which reading must continue.
         """
         memory = self._connection.service.memory
         return memory.unread > memory.most and self.posted > memory.fair_share
@@ -173,7 +177,7 @@ class Output:
         )
 
     def is_stuck(self, seconds: float) -> bool:
-        """Whether too much is unread, and the peer has read nothing for so many seconds."""
+        """Whether too many octets are unread, and the peer has read none for so many seconds."""
         return self.too_much_unread and time.monotonic() - self._moved > seconds
 
     def write(self) -> None:
@@ -193,7 +197,7 @@ class Output:
                 if size < 0:
                     connection.close(CloseReason.PROTOCOL_ERROR)
                     return
-                if self.handed:  # the rest waits for the windows of the peer
+                if self.handed:  # the remaining octets wait for the windows of the peer
                     self.handed = sum(map(engine.session_outgoing_bytes, connection.sessions))
                 if self.writing:
                     self.writing = False
@@ -225,7 +229,7 @@ class Output:
             connection.watch_socket()
 
     def _write_unread(self) -> bool:
-        """Whether the socket has taken all of it."""
+        """Write the unread octets; whether the socket has accepted all."""
         connection = self._connection
         try:
             sent = connection.socket.send(self.unread)
@@ -242,7 +246,7 @@ class Output:
         return not self.unread
 
     def _set_aside(self) -> None:
-        """Move out of the engine what the socket does not take."""
+        """Move the octets that the socket does not accept out of the engine."""
         connection = self._connection
         if not connection.open:
             return
@@ -255,7 +259,7 @@ class Output:
             taken += engine.write_view[:size]
             engine.transport_pop(transport, size)
             size = engine.transport_pending(transport)
-        # what was begun is whole: all before was taken out of the engine, too
+        # the frames are whole: all earlier octets were moved out of the engine, too
         self._add_unread(self.frames.rewrite_outgoing(bytes(taken)) if rewrites else taken)
         if size == 0:
             self._add_asked()
@@ -265,12 +269,12 @@ class Output:
         self._connection.service.memory.unread += len(octets)
 
     def ask(self, about: object, frame: Callable[[], bytes]) -> None:
-        """Write the frame, behind all that the engine has to write: one for all that ask about the same until then."""
+        """Have a frame written after all output of the engine; requests with the same subject share one frame."""
         self._asked[about] = frame
         self._connection.mark()
 
     def _answer(self) -> None:
-        """The engine has nothing to write, and the socket has taken all."""
+        """Write the requested frames, as the engine has no output and the socket has accepted all."""
         self._add_asked()
         if self.unread and not self._write_unread() and self._connection.open:
             self.writing = True
@@ -281,7 +285,7 @@ class Output:
         self._add_unread(b"".join(frame() for frame in asked.values()))
 
     def lost(self) -> None:
-        """The connection is closed, and its part of the engine freed."""
+        """Release all counted memory, as the connection is closed."""
         self._connection.service.memory.unread -= len(self.unread) + self._kept
         self.unread.clear()
         self._asked.clear()
@@ -292,7 +296,7 @@ class Output:
 
 
 class TlsOutput(Output):
-    """Output of a connection with TLS: the last of what was encrypted may still have to be written."""
+    """Writes the output of a connection with TLS, of which the last encrypted octets may still have to be written."""
 
     __slots__ = ()
 

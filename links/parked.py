@@ -1,7 +1,7 @@
-"""Posts on the relay and attaches that wait until the store has answered a question about their address.
+"""Parked counts and queues posts on the relay and attaches that wait for the store to look up their addresses.
 
-A connection asks only a few questions at once for its attaches. The others wait here, where they cost the store and
-other connections nothing; when a link is detached, its question is dropped.
+A connection has only a few queries at once for its attaches. The others wait here, without a cost for the store and
+other connections; when a link is detached, its query is dropped.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: octets of one connection that may wait; with more, it is not read
+#: the most octets of one connection that wait; with more, it is not read
 _MOST = 1 << 20
-#: memory of an attach that waits, as measured
+#: octets in memory of a waiting attach, measured
 _ATTACH_OCTETS = 1500
-#: questions for the attaches of one connection that are asked at once: the store answers them one by one, in turn with
+#: how many queries for the attaches of one connection are sent at once: the store answers them one by one, in turn with
 #: those of other connections
 _ASKED_AT_ONCE = 2
 
 
 class Parked:
-    """``octets``: memory of what waits, which the account of all connections counts, too."""
+    """Counts and queues the waiting posts and attaches of one connection. ``octets``: their memory, which the account
+    of all connections counts, too.
+    """
 
     __slots__ = ("_asked", "_going_on", "_waiting", "connection", "octets")
 
@@ -40,22 +42,25 @@ class Parked:
         self._going_on = False
 
     def add(self, octets: int) -> None:
-        """So many more octets wait; fewer, where ``octets`` is below 0."""
+        """Count so many more octets as waiting; fewer if ``octets`` is below 0."""
         self.octets += octets
         connection = self.connection
-        if not self.octets and connection.paused:  # in the next turn: what waited is still being handled
+        if not self.octets and connection.paused:  # in the next turn: the waiting posts are still being handled
             connection.service.loop.call_later(0, connection.resume)
 
     @property
     def too_much(self) -> bool:
-        """The connection is not to be read until less waits."""
+        """Whether the connection is not to be read until fewer octets wait."""
         if not self.octets:
             return False
         memory = self.connection.service.memory
         return self.octets > _MOST or memory.parked > memory.most
 
     def take_attach(self) -> None:
-        """Refusal if too much waits to take another attach."""
+        """Check that another attach may wait.
+
+        :raises Refusal: too many octets wait.
+        """
         memory = self.connection.service.memory
         if memory.parked > 2 * memory.most:
             text = "too many attaches and messages wait for their addresses to be looked up (limits.memory_bytes)"
@@ -64,8 +69,8 @@ class Parked:
     def ask(
         self, attaching: Attaching, question: Callable[[Callable[[T], None]], None], then: Callable[[T], None]
     ) -> None:
-        """Ask the ``question`` in its turn, unless the link is detached before. ``then`` gets the answer, also when the
-        link was detached meanwhile.
+        """Send the query ``question`` in its turn, unless the link is detached before. ``then`` gets the answer, even
+        if the link was detached meanwhile.
         """
 
         def start() -> None:
@@ -87,7 +92,7 @@ class Parked:
             self._waiting[attaching] = start
 
     def forget(self, attaching: Attaching) -> None:
-        """The client has detached the link."""
+        """Drop the query of a link that the client has detached."""
         if self._waiting.pop(attaching, None) is not None:
             self._count(-_ATTACH_OCTETS)
 
@@ -96,7 +101,7 @@ class Parked:
         self.add(octets)
 
     def _go_on(self) -> None:
-        """Ask as many as may be asked at once. A loop, as a question may be answered at once."""
+        """Send as many queries as may be under way; a loop, as a query may be answered at once."""
         if self._going_on:
             return
         self._going_on = True

@@ -1,8 +1,8 @@
-"""The performatives of a peer (part 2, section 2.7), read as far as the engine does not look at them.
+"""This module decodes a peer's performatives (part 2, section 2.7), as far as the engine does not check them.
 
-Of each the top of its list is read: where its fields are, whether those that hold no other values are of their types,
-and whether those that are mandatory are there (part 1, section 1.4). What a field holds is read only where it is asked
-for, and a list of more fields than it may have is not read, so that a large frame costs no more than a small one.
+It decodes the top of each list: where the fields are, whether primitive fields have their types, and whether mandatory
+fields are there (part 1, section 1.4). The value of a field is decoded only on access, and a list with too many fields
+is not decoded, so that a large frame costs no more than a small one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STRINGS = (b"\xa1", b"\xb1")
 
 
 class _Kind(NamedTuple):
-    """A primitive type: as it is called, and its constructors."""
+    """A primitive type: its name, and its constructors."""
 
     name: str
     constructors: frozenset[int]
@@ -47,7 +47,7 @@ _BINARY = _Kind("a binary", frozenset((0xA0, 0xB0)))
 
 
 class _Field(NamedTuple):
-    """``kind``: None where it is not looked at here, as it may hold other values."""
+    """A field of a performative. ``kind``: None if it is not checked here, as it may contain other values."""
 
     name: str
     kind: _Kind | None = None
@@ -112,7 +112,7 @@ def _article(name: str) -> str:
 
 
 class Performative:
-    """``code``: of its descriptor. ``starts``: where its fields begin."""
+    """A decoded performative. ``code``: of its descriptor. ``starts``: where its fields begin."""
 
     __slots__ = ("code", "octets", "starts")
 
@@ -123,21 +123,21 @@ class Performative:
 
     @property
     def name(self) -> str:
-        """With its article."""
+        """The name with its article, for errors."""
         return _article(_DEFINITIONS[self.code][0])
 
     def has(self, place: int) -> bool:
-        """Whether the field is there, and not null."""
+        """Whether the field is present, and not null."""
         return place < len(self.starts) and self.octets[self.starts[place]] != _NULL
 
     def value(self, place: int) -> object:
-        """A field that holds no other values; None: it is not there."""
+        """Return the value of a primitive field; None: it is absent."""
         return scalar(self.octets, self.starts[place])[0] if place < len(self.starts) else None
 
     def number(self, place: int) -> int | None:
-        """A field that holds a number; None: it is not there.
+        """Return the value of a number field; None: it is absent.
 
-        :raises DecodeError: it holds something else.
+        :raises DecodeError: it has another type.
         """
         value = self.value(place)
         if value is None or type(value) is int:
@@ -145,13 +145,13 @@ class Performative:
         raise DecodeError(f"{self.name} whose field {place + 1} is no number")
 
     def fields(self, place: int, most: int) -> list[int]:
-        """Where the fields of a source or a target begin, as many as ``most``; none where it is not there."""
+        """Return where the fields of a source or a target begin, at most ``most``; empty if it is absent."""
         if not self.has(place) or self.octets[self.starts[place]] != 0x00:
             return []
         return starts_of(self.octets, skip(self.octets, self.starts[place] + 1), most)
 
     def rewritten(self, changes: Mapping[int, bytes]) -> bytes:
-        """The frame, which it begins with, with other values in these places."""
+        """Return the whole frame with other values in these places; the octets begin with its header."""
         octets = bytes(self.octets)
         fields = [octets[start : skip(octets, start)] for start in self.starts]
         fields += [bytes((_NULL,))] * (max(changes) + 1 - len(fields))
@@ -161,7 +161,7 @@ class Performative:
         return _FRAME.pack(_FRAME.size + len(body), 2, 0, int.from_bytes(octets[6:8], "big")) + body
 
     def address(self, place: int) -> object:
-        """The first field of a source or a target, if it is no list or array; None: it is not there."""
+        """Return the address of a source or a target, if it is a string; None: it is not, or absent."""
         fields = self.fields(place, 1)
         return (
             scalar(self.octets, fields[0])[0] if fields and self.octets[fields[0] : fields[0] + 1] in _STRINGS else None
@@ -170,7 +170,7 @@ class Performative:
     def tells(self, place: int, key: str) -> bool:
         """Whether the field is a map in which this symbol has a value.
 
-        :raises DecodeError: it is there, and is no map.
+        :raises DecodeError: it is present, and not a map.
         """
         if not self.has(place) or key.encode() not in bytes(self.octets[self.starts[place] :]):
             return False
@@ -179,7 +179,7 @@ class Performative:
 
 
 def starts_of(octets: Octets, at: int, most: int) -> list[int]:
-    """Where the values of the list at ``at`` begin, as many as ``most``; none where it is no list, or has none."""
+    """Return where the values of the list at ``at`` begin, at most ``most``; empty if it is not a list, or empty."""
     if at >= len(octets) or octets[at] not in _MANY:
         return []
     at, _, count = contents(octets, at)
@@ -191,10 +191,10 @@ def starts_of(octets: Octets, at: int, most: int) -> list[int]:
 
 
 def read(octets: Octets, at: int) -> Performative | None:
-    """The performative at ``at``. None: it is none of part 2, or no list: the engine says what is wrong.
+    """Decode the performative at ``at``. None: it is not one of part 2, or not a list: the engine reports the error.
 
-    :raises DecodeError: a field is of another type, or not there and mandatory; or the list is not whole, or has more
-        fields than it may.
+    :raises DecodeError: a field has another type, or is mandatory and absent; or the list is incomplete, or has too
+        many fields.
     """
     if octets[at] != 0x00:
         return None
@@ -222,7 +222,7 @@ def read(octets: Octets, at: int) -> Performative | None:
 
 
 def _descriptor(octets: Octets, at: int) -> tuple[int, int]:
-    """A descriptor that is a ulong, and where it ends. -1: it is none, and the engine knows no other."""
+    """Return a ulong descriptor, and where it ends. -1: it is not a ulong, the only type that the engine knows."""
     if at < len(octets) and octets[at] in _LONG.constructors:
         value, after = scalar(octets, at)
         if type(value) is int:
@@ -236,10 +236,11 @@ def _wrong(name: str, field: _Field) -> DecodeError:
     return DecodeError(f"{_article(name)} without its {mandatory}field {field.name}{kind}")
 
 
-# Descriptors of performatives, states and termini, which a peer may give as a number or as a symbol (part 1, section
-# 1.3.4). The engine knows them by their numbers alone: frames with symbols are written anew before it gets them.
+# A peer may encode descriptors of performatives, states and termini as numbers or as symbols (part 1, section 1.3.4).
+# The engine knows only their numbers: frames with symbols are rewritten before it gets them.
 
-#: those that the engine looks at. Filters keep their symbols, and what a map holds: the service reads these itself.
+#: numbers of the descriptors that the engine decodes. Filters and map values keep their symbols: the service decodes
+#: them.
 _NUMBERS = {
     f"amqp:{name}:list": number
     for number, name in {
@@ -249,17 +250,17 @@ _NUMBERS = {
         0x33: "declared", 0x34: "transactional-state",
     }.items()
 }  # fmt: skip
-#: how a descriptor begins that is a symbol
+#: the beginnings of described values whose descriptor is a symbol
 _BEGINNINGS = (b"\x00\xa3", b"\x00\xb3")
 _SYMBOLS = (0xA3, 0xB3)
-#: a disposition, its state, the outcome in it, the error in that
+#: the deepest level: a disposition, its state, the outcome in it, the error in that
 _DEEPEST = 4
 _MOST_FIELDS = 16
 
 
 def numbered(octets: bytes, at: int) -> tuple[bytes, int] | None:
-    """The performative at ``at`` with numbers for descriptors, and where it ends. None: it has none by symbol, or
-    cannot be read.
+    """Return the performative at ``at`` with numbers for descriptors, and where it ends. None: it has no symbols as
+    descriptors, or cannot be decoded.
     """
     if not any(beginning in octets for beginning in _BEGINNINGS):
         return None
@@ -271,7 +272,7 @@ def numbered(octets: bytes, at: int) -> tuple[bytes, int] | None:
 
 
 def _written(octets: bytes, at: int, deep: int) -> tuple[bytes, int]:
-    """The value at ``at`` as it is to be, and where it ends."""
+    """Return the rewritten value at ``at``, and where it ends."""
     end = skip(octets, at)
     if octets[at] != 0x00 or deep > _DEEPEST:
         return octets[at:end], end
@@ -285,7 +286,7 @@ def _written(octets: bytes, at: int, deep: int) -> tuple[bytes, int]:
 
 
 def _list(octets: bytes, at: int, end: int, deep: int) -> bytes:
-    """The same of the value that is described, which is a list or is left as it is."""
+    """Return the rewritten list of a described value; other values are unchanged."""
     if octets[at] not in _MANY:
         return octets[at:end]
     first, _, count = contents(octets, at)
@@ -301,7 +302,7 @@ def _list(octets: bytes, at: int, end: int, deep: int) -> bytes:
     return octets[at:end] if b"".join(fields) == octets[first:end] else encode_list(fields)
 
 
-# What an attach says of its source and target, and the engine does not show (part 3, section 3.5.3).
+# Fields of an attach's source and target that the engine hides (part 3, section 3.5.3).
 
 _SOURCE, _TARGET = 5, 6
 _DEFAULT_OUTCOME = 8
@@ -311,7 +312,9 @@ _BY_CODE = {code: kind for kind, code in states.CODE.items()}
 
 
 class Termini(NamedTuple):
-    """``source`` and ``target``: whether there is one. ``default_outcome``: of the source; None: it names none."""
+    """The hidden fields of an attach. ``source`` and ``target``: whether present. ``default_outcome``: the source's, or
+    None.
+    """
 
     source: bool
     target: bool
@@ -319,7 +322,10 @@ class Termini(NamedTuple):
 
 
 def asked(attach: Performative) -> Termini:
-    """:raises DecodeError: the default-outcome is none of the four."""
+    """Decode the hidden fields of an attach.
+
+    :raises DecodeError: the default-outcome is not one of the four.
+    """
     fields = attach.fields(_SOURCE, _DEFAULT_OUTCOME + 1)
     outcome = None
     if len(fields) > _DEFAULT_OUTCOME:
@@ -346,14 +352,14 @@ def _outcome(octets: Octets, at: int) -> Outcome | None:
 
 
 def encoded(outcome: Outcome) -> bytes:
-    """As an answer says it: annotations of a modified, and the error of a rejected, are not granted."""
+    """Encode an outcome for an answer: annotations of a modified, and the error of a rejected, are omitted."""
     fields = []
     if outcome.kind is Kind.MODIFIED:
         fields = [encode_boolean(outcome.delivery_failed), encode_boolean(outcome.undeliverable_here)]
     return b"\x00\x53" + bytes((states.CODE[outcome.kind],)) + (encode_list(fields) if fields else b"\x45")
 
 
-# Values that peers send (maps, symbols), decoded from their octets.
+# These functions decode values that peers send (maps, symbols) from their octets.
 #
 # Proton's own conversion to Python objects expects well-formed values: a binary as a map's key, a string that is not
 # UTF-8 or a character beyond Unicode raise exceptions of various kinds. Here each of these is a :class:`Refusal`.
@@ -362,7 +368,7 @@ _LONGEST_KEY = 100
 
 
 def value(data: engine.Pointer, name: str) -> Any:
-    """The value of a ``pn_data_t``, decoded by :mod:`store.codec.encoding`; None if it is empty."""
+    """Return the value of a ``pn_data_t``, decoded by :mod:`store.codec.encoding`; None if it is empty."""
     try:
         octets = engine.encoded(data)
         return decode(octets)[0] if octets else None
@@ -371,13 +377,13 @@ def value(data: engine.Pointer, name: str) -> Any:
 
 
 def symbols(data: engine.Pointer, name: str) -> list[str]:
-    """The symbols of a value that is one symbol or an array of symbols."""
+    """Return the symbols of a value that is one symbol or an array of symbols."""
     found = value(data, name)
     return [str(each) for each in (found if type(found) is list else [found]) if isinstance(each, Symbol)]
 
 
 def properties(data: engine.Pointer, name: str) -> dict[str, object]:
-    """The properties that the peer gave a connection or a link."""
+    """Return the properties that the peer has set for a connection or a link."""
     found = value(data, name)
     if not isinstance(found, Map):
         return {}
@@ -385,9 +391,9 @@ def properties(data: engine.Pointer, name: str) -> dict[str, object]:
 
 
 def look_at_node(asked: engine.Pointer) -> None:
-    """What properties a client wants of the node that is made for it (part 3, section 3.5.9). ``asked``: its terminus.
+    """Check the properties that a client sets for its dynamic node (part 3, section 3.5.9). ``asked``: its terminus.
 
-    :raises Refusal: one is not understood, or of another type.
+    :raises Refusal: a property is unknown, or has another type.
     """
     name = "dynamic-node-properties"
     found = value(engine.terminus_properties(asked), name)
@@ -403,7 +409,7 @@ def look_at_node(asked: engine.Pointer) -> None:
                 raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} is a lifetime-policy, as delete-on-close")
         elif key == "supported-dist-modes":
             modes = wanted if type(wanted) is list else [wanted]
-            if not modes or not all(each in ("move", "copy") for each in modes):  # Proton's clients say a string
+            if not modes or not all(each in ("move", "copy") for each in modes):  # Proton's clients send a string
                 raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} has the symbols move and copy")
         else:
             raise Refusal(

@@ -1,4 +1,4 @@
-"""Links on which clients post, in transactions or without (rules T20 to T25, P9, P10, D9)."""
+"""Posting links receive the posts of clients, inside transactions or outside (rules T20 to T25, P9, P10, D9)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: octets of an incomplete delivery, which is taken out of the engine every few frames
+#: the most octets of a delivery in the engine: an incomplete one is moved out of it every few frames
 _MOST_IN_ENGINE = 1 << 16
 
 _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
 def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
-    """A client wants to post: find or make the address, then answer and grant credit."""
+    """Attach a link for posts: find or create the address, then answer and grant credit."""
     target = engine.link_remote_target(pointer)
     service = connection.service
     capabilities = performatives.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
@@ -44,7 +44,7 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     outcomes = performatives.symbols(
         engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
     )
-    rejects = not outcomes or "amqp:rejected:list" in outcomes  # a source without a list takes all
+    rejects = not outcomes or "amqp:rejected:list" in outcomes  # a source without a list accepts all
 
     dynamic = bool(engine.terminus_is_dynamic(target))
     attaching = Attaching(connection, pointer)
@@ -77,10 +77,11 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
 
 
 class Posting(Incoming):
-    """Implements :class:`coordinator.posts.PostLink`: reads posts, which :mod:`coordinator.posts` takes or refuses.
+    """Receives posts, which :mod:`coordinator.posts` accepts or refuses; implements
+    :class:`coordinator.posts.PostLink`.
 
     ``address``: None on the anonymous relay, where the ``to`` of each message names it (P9). ``continues``: a refused
-    post does not make its transaction rollback-only (T23). ``rejects``: its source takes rejected.
+    post does not make its transaction rollback-only (T23). ``rejects``: its source accepts the outcome rejected.
     """
 
     __slots__ = (
@@ -108,11 +109,12 @@ class Posting(Incoming):
         self._posts = connection.service.posts
         self.relay = Relay(self._posts, self) if address is None else None
         self._rejects = rejects
-        #: the error of its end names the delivery for which it ends
+        #: whether the error of its end names the delivery that is the reason
         self._named = False
         self.second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
-        #: with receiver settle mode second: octets of posts not answered, and of those that their sender has not
-        #: settled since
+        #: with receiver settle mode second: octets of posts not answered yet; and of answered ones that their sender
+        #: has
+        #: not settled
         self._sizes: dict[engine.Pointer, int] = {}
         self._awaited: dict[engine.Pointer, int] = {}
         self._stood_still = False
@@ -142,7 +144,7 @@ class Posting(Incoming):
             self._partial_txn = self._posts.begin(self, txn_id)
 
     def partial_refused(self, delivery: engine.Pointer, refusal: Refusal) -> None:
-        """T22, T23: the link ends, and the transaction must not commit without the message."""
+        """Refuse an incomplete post: the transaction must not commit without the message (T22, T23)."""
         txn, settled = self._partial_txn, bool(engine.delivery_settled(delivery))
         if txn is not None and txn.open and (settled or not self.continues):
             txn.refuse(refusal)
@@ -152,7 +154,7 @@ class Posting(Incoming):
             self.rejected_in(delivery, txn, refusal)
         else:
             self.rejected(delivery, refusal)
-        if delivery in self._awaited:  # no more is to come of it
+        if delivery in self._awaited:  # the rest of it need not be sent
             self._settle_awaited(delivery)
 
     def partial_ended(self) -> None:
@@ -171,7 +173,7 @@ class Posting(Incoming):
                 txn_id = states.txn_id_of(delivery)
             except DecodeError as error:
                 malformed = Refusal(Condition.DECODE_ERROR, str(error))
-        if settled:  # it gets no answer, so the engine need not keep it
+        if settled:  # a settled post gets no answer, so that the engine need not keep it
             tag = None if self.relay is None else engine.tag_of(delivery)
             engine.delivery_settle(delivery)
             delivery = tag
@@ -210,7 +212,7 @@ class Posting(Incoming):
     def rejected_in(self, delivery: engine.Pointer, txn: Transaction, refusal: Refusal) -> None:
         if not self._rejects:
             if txn.open:
-                txn.refuse(refusal)  # T23: also where a refused post is not to end it, as no outcome names this one
+                txn.refuse(refusal)  # T23: even if a refused post does not end it, as no outcome reports this one
             self.rejected(delivery, refusal)
             return
         tag = None if self.relay is None else engine.tag_of(delivery)
@@ -222,7 +224,7 @@ class Posting(Incoming):
         if self.relay is not None:  # anonymous terminus 1.0, section 2.2
             info[symbol(states.DELIVERY_TAG)] = engine.tag_of(delivery)
         if not self._rejects:
-            if info and not self._named:  # the one for which the link ends
+            if info and not self._named:  # the delivery for which the link ends
                 self._named = True
                 engine.set_condition_info(engine.link_condition(self.pointer), info)
             self.refuse(refusal)
@@ -237,10 +239,10 @@ class Posting(Incoming):
         self.refuse(refusal)
 
     def _conclude(self, delivery: engine.Pointer) -> None:
-        """Settle a post that has its outcome; with receiver settle mode second, once its sender has (part 2, section
-        2.8.3), and until then it uses up credit.
+        """Settle a post that has its outcome; with receiver settle mode second, after its sender (part 2, section
+        2.8.3): until then it uses up credit.
 
-        Where memory is short, the oldest are settled at once.
+        If memory is short, the oldest are settled at once.
         """
         self.connection.mark()
         if not self.second or engine.delivery_settled(delivery):
@@ -300,7 +302,7 @@ class Posting(Incoming):
         if connection.paused and connection.open:
             if not connection.must_pause:
                 connection.service.loop.call_later(0, connection.resume)
-            elif connection.service.commit.overfull:  # it may have become overfull while the connection was paused
+            elif connection.service.commit.overfull:  # the group commit may have become overfull during the pause
                 connection.service.when_uncongested(connection.resume)
 
     def not_stored(self, delivery: engine.Pointer, octets: int, refusal: Refusal) -> None:
@@ -322,7 +324,7 @@ class Posting(Incoming):
             super()._give_credit()
 
     def decided(self, delivery: object, committed: bool) -> None:
-        """T25."""
+        """Settle a post by its transaction's decision (T25)."""
         if self.open:
             engine.delivery_update(delivery, engine.ACCEPTED if committed else engine.RELEASED)
             self._conclude(delivery)

@@ -1,7 +1,7 @@
-"""Connections and their sockets, between the loop and Proton's engine.
+"""The reactor moves octets between the sockets of connections and Proton's engine, in turns of the loop.
 
-A turn: take the store's answers; read what clients have sent, for a moment, and drain the engine's events; then
-deliver, hand what has gathered to the store, and write once for each connection that has something to say.
+A turn handles the store's answers; reads from clients, for a limited time, and drains the engine's events; then it
+delivers messages, sends the gathered units to the store, and writes once to each connection with output.
 """
 
 from __future__ import annotations
@@ -30,58 +30,59 @@ from links.greeting import Greeting
 from links.link import Identity, Link
 from links.loop import Loop
 
-# The shares that connections have of the time in which a turn reads.
+# Each connection has a share of the time in which a turn reads.
 
-#: A read counts for no more. It may have taken longer for another reason: a disk, or a machine that stood still.
+#: The most that one read counts. It may have taken longer for another reason: a disk, or a stopped machine.
 COUNTED_SECONDS = 0.005
-#: Of its share a connection that says little keeps so much. When hundreds of these begin to say much, each has this
-#: before those that have said much.
+#: The time that a connection which sends little saves up. When hundreds of these begin to send much, each has this
+#: time before those that have sent much.
 SAVED_SECONDS = 0.002
 
 
 class Shares:
-    """Of the time that reads take, by the seconds that count for each connection."""
+    """Shares the reading time among connections, by the seconds that count for each."""
 
     __slots__ = ("_level", "behind", "most")
 
     def __init__(self) -> None:
-        #: the last turn has left some unread
+        #: whether the last turn left some connections unread
         self.behind = False
-        #: The most that counts for one, by :data:`COUNTED_SECONDS` above what counted for those that are read now. New
-        #: ones begin with it: those that come and go have no more than those that stay.
+        #: The most seconds that count for a connection, up to :data:`COUNTED_SECONDS` above those that are read now.
+        #: New
+        #: connections begin with it: short ones get no more than those that stay.
         self.most = 0.0
-        #: what had counted for those that were read last
+        #: the seconds that had counted for those that were read last
         self._level = 0.0
 
     @property
     def least(self) -> float:
-        """Less counts as this: one that was away for long has not saved all of it up."""
+        """The lower bound of the counted seconds: an idle connection may not save up its whole share."""
         return self._level - SAVED_SECONDS
 
     def ended(self, had: float, most: float, *, behind: bool) -> None:
-        """A turn. ``had``: by the last that was read, before; ``most``: by any."""
+        """Record a turn. ``had``: the counted seconds of the last connection, before its read; ``most``: of any."""
         self._level, self.most, self.behind = max(self._level, had), most, behind
 
 
-# What clients have sent is read for a moment in each turn, from one connection after the other (rule S5): however much
-# they send, the store's answers, the heartbeat and the other clients have their turn.
+# Each turn reads for a limited time, from one connection after the other (rule S5): however much clients send, the
+# store's answers, the heartbeat and the other clients have their turn.
 #
-# Where there is more than a turn reads, connections have equal shares of the time: who has had the least comes first. A
-# client that says little does not wait for hundreds that say much, and all they say.
+# If there is more input than a turn reads, connections have equal shares of the time: the one that has had the least is
+# first. A client that sends little does not wait for hundreds that send much.
 
-#: So long a turn reads; it ends what it has begun.
+#: Seconds that a turn reads; it ends a read that it has begun.
 READ_SECONDS = 0.04
-#: Reads that take longer, together, were of too much at once: the next ones of their connections are of less.
+#: Reads that take longer together were too large: the next reads of these connections are smaller.
 LONG_READS_SECONDS = 0.02
-#: the least octets that are read at once, where octets take long
+#: the least octets of one read, for connections whose octets take long
 LEAST_ROOM = 512
 
 _HAD = attrgetter("read_seconds")
 
 
 def read_some(reactor: Reactor) -> None:
-    """Those that this turn leaves come first in the next, of those that have had as much, and in smaller parts: where
-    hundreds begin at once, none waits until each of the others has had as much read as if it were alone.
+    """Read from the readable connections while the turn has time. Those left unread are first in the next turn, among
+    equals, and in smaller reads: if hundreds begin at once, none waits for full reads of all others.
     """
     readable, reactor.readable = reactor.readable, []
     shares = reactor.shares
@@ -115,20 +116,20 @@ def read_some(reactor: Reactor) -> None:
     shares.ended(most, most, behind=False)
 
 
-# The clock of connections: ticks of the engine, which keeps the idle times by them, and the time to open (P4).
+# The clock of connections: ticks drive the engine's idle times, and the time limit of the open (P4).
 
-#: between ticks of a connection whose transport asks for none
+#: seconds between ticks of a connection whose transport needs none
 _TICK_SECONDS = 30.0
 
 
 class Ticks:
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
-        #: by number
+        #: connections by number
         self._connections: dict[int, Connection] = {}
-        #: when the time of each connection to open is up, the oldest first
+        #: the deadline of each connection for its open, the oldest first
         self._unopened: dict[Connection, float] = {}
-        #: all share one deadline of the loop: with one each, thousands would outlive their connections
+        #: whether their shared timer runs: with one each, thousands of timers would outlive their connections
         self._looks_at_unopened = False
 
     def begin(self, connection: Connection) -> None:
@@ -141,7 +142,7 @@ class Ticks:
         self._unopened[connection] = time.monotonic() + seconds
 
     def opened(self, connection: Connection) -> None:
-        """Now the idle times of both sides are known (P4): ask the engine when it wants its next tick."""
+        """Schedule a tick, as the idle times of both sides are known now (P4)."""
         self._unopened.pop(connection, None)
         self.tick_in(0, connection)
 
@@ -150,7 +151,7 @@ class Ticks:
         self._unopened.pop(connection, None)
 
     def tick_in(self, seconds: float, connection: Connection) -> None:
-        """At most one tick is due at a time. The deadline holds a number, so that a closed connection is not kept
+        """Schedule the connection's only tick. The timer refers to a number, so that a closed connection is not kept
         alive.
         """
         connection.ticks += 1
@@ -163,8 +164,8 @@ class Ticks:
             self._reactor.call_later(0, partial(self._tick_when_read, number, ticks))
 
     def _tick_when_read(self, number: int, ticks: int) -> None:
-        """This process may have been stopped, or kept by others, for longer than the idle time: then the peer's sign of
-        life still lies in the socket.
+        """Tick after the socket was read: this process may have been stopped for longer than the idle time, and the
+        peer's frames still be in the socket.
         """
         connection = self._connections.get(number)
         if connection is None or connection.ticks != ticks:
@@ -183,7 +184,7 @@ class Ticks:
             unread = len(connection.output.unread)
             self._reactor.close(connection, CloseReason.CLIENT_READS_NOTHING, unread=unread)
             return
-        if connection.paused and not connection.must_pause:  # in case what it was paused for ended unnoticed
+        if connection.paused and not connection.must_pause:  # in case the reason of the pause ended unnoticed
             self._reactor.call_later(0, connection.resume)
         deadline = engine.transport_tick(connection.transport, int(now * 1000))
         self._reactor.drain_events()
@@ -204,26 +205,26 @@ class Ticks:
             self._reactor.call_later(max(0.0, next(iter(self._unopened.values())) - now), self._end_unopened)
 
     def _read_and_end(self, connection: Connection) -> None:
-        """What opens it may lie in the socket: this process may have been stopped."""
+        """Read from the connection, and close it if it is still unopened: this process may have been stopped."""
         self._reactor.read(connection)
         if self._unopened.pop(connection, None) is not None:
             self._reactor.close(connection, CloseReason.NOT_OPENED)
 
 
-# A defect of ours costs one connection, not the worker (P14): finds out which connection.
+# A defect of the service costs one connection, not the worker (P14); these functions find the connection.
 
-#: attributes by which units, entries and logins refer to what they belong to
+#: attributes by which units, entries and logins refer to their owners
 _OWNERS = ("link", "_link", "connection", "owner", "_entry", "_disabled")
 _DEEPEST = 5
 
 
 def connection_of(what: object) -> Connection | None:
-    """The connection that a callback or a unit belongs to, searched in what it refers to. None: it belongs to none."""
+    """Return the connection that a callback or a unit belongs to, found by its references; None: there is none."""
     return _search(what, _DEEPEST)
 
 
 def name_of(what: object) -> str:
-    """For the log."""
+    """Return the name of a callback for the log."""
     if isinstance(what, partial):
         return name_of(what.func)
     return str(getattr(what, "__qualname__", type(what).__qualname__))
@@ -243,7 +244,7 @@ def _search(what: object, depth: int) -> Connection | None:
 
 
 def _referred(what: object) -> Iterator[object]:
-    if isinstance(what, MethodType | BuiltinMethodType):  # that of a class which mypyc has compiled is of the latter
+    if isinstance(what, MethodType | BuiltinMethodType):  # a method of a class compiled by mypyc is the latter
         yield what.__self__
     elif isinstance(what, partial):
         yield what.func
@@ -264,7 +265,7 @@ def _referred(what: object) -> Iterator[object]:
 
 
 def _of_compiled(variables: object) -> Iterator[object]:
-    """What a function that mypyc has compiled knows of those around it, which have their variables in objects."""
+    """Yield the variables of the enclosing functions of one compiled by mypyc, which are in objects."""
     for each in gc.get_referents(variables):
         if type(each).__name__.endswith("_env"):
             yield from _of_compiled(each)
@@ -272,24 +273,24 @@ def _of_compiled(variables: object) -> Iterator[object]:
             yield each
 
 
-# Sockets of connections that have ended: each is kept until its peer has seen the end.
+# The sockets of ended connections are kept until their peers have read the end.
 #
-# A socket that is closed with input unread is reset, and a reset may take our last words, the close and its reason,
-# from a peer that has not read them yet (RFC 1122, section 4.2.2.13). So the worker ends its own side only, and throws
-# away what the peer still sends, until the peer closes too or the time is up.
+# Closing a socket with unread input resets the connection, and a reset may discard the last octets, the close and its
+# reason, at a peer that has not read them yet (RFC 1122, section 4.2.2.13). So the worker shuts down its own side only,
+# and discards further input, until the peer closes too or a time limit ends.
 
-#: how long a peer may take to read our last words, and to close
+#: seconds that a peer has to read the last octets, and to close
 LINGER_SECONDS = 5.0
-#: sockets that are kept; further ones are closed at once
+#: how many sockets are kept; further ones are closed at once
 MOST_LEAVING = 256
 
 
 class Leaving:
-    """``take`` a socket that neither the loop nor a connection knows any more."""
+    """Keeps sockets until their peers close. ``take`` a socket that neither the loop nor a connection uses any more."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        #: by descriptor, the oldest first, and when its time is up
+        #: sockets with their deadlines, by descriptor, the oldest first
         self._sockets: dict[int, tuple[socket.socket, float]] = {}
 
     def take(self, sock: socket.socket) -> None:
@@ -307,7 +308,7 @@ class Leaving:
         self._loop.watch(sock.fileno(), select.EPOLLIN, lambda _: self._read(sock))
 
     def close(self) -> None:
-        """All of them at once: the loop has ended."""
+        """Close all sockets at once, as the loop has ended."""
         for sock, _ in list(self._sockets.values()):
             self._close(sock)
 
@@ -340,31 +341,31 @@ log = structlog.get_logger(__name__)
 
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
-#: where a connection cannot be accepted
+#: seconds before accepting is retried after a failure
 _ACCEPT_RETRY_SECONDS = 0.5
-#: Connections that one turn takes from a listener. Each is a third of a millisecond, and some more until it is open:
-#: those that are open already wait for them.
+#: How many connections one turn accepts from a listener. Each costs a third of a millisecond, and more until it is
+#: open, for which open connections wait.
 _MOST_ACCEPTED = 8
-#: epoll reports these always
+#: events that epoll always reports
 _GONE = select.EPOLLERR | select.EPOLLHUP
 
 
 class Reactor(Loop):
-    """``end_turn`` is called when the input of a turn is read, before output is written."""
+    """Runs the turns of a worker. ``end_turn`` is called when the input of a turn is read, before output is written."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: by descriptor
+        #: connections by descriptor
         self._connections: dict[int, Connection] = {}
         self._listeners: list[socket.socket] = []
         self.end_turn: Callable[[], bool] = lambda: False
         self.events = engine.collector()
-        #: every open link by its pointer in the engine
+        #: all open links, by their pointers in the engine
         self.links: dict[engine.Pointer, Link] = {}
-        #: and by user, container, direction and name, where the container has an id (P13)
+        #: and by user, container, direction and name, if the container has an id (P13)
         self.named: dict[Identity, Link] = {}
         self.by_transport: dict[engine.Pointer, Connection] = {}
-        #: attaches that have filters to be read
+        #: attaches whose filters are to be decoded
         self.attaches = Attaches(self)
         self._ticks = Ticks(self)
         self.connection_limits = ConnectionLimits()
@@ -422,7 +423,7 @@ class Reactor(Loop):
         self._ticks.opened(connection)
 
     def close(self, connection: Connection, reason: CloseReason, **more: object) -> None:
-        """Close the socket and free all. Another connection may have the same descriptor right after."""
+        """Close the socket and free all memory. A new connection may have the same descriptor right after."""
         if not connection.open:
             return
         connection.ends(reason, **more)
@@ -430,7 +431,7 @@ class Reactor(Loop):
         self._free(connection)
 
     def _let_go(self, connection: Connection) -> None:
-        """Let go of all but the part of the engine."""
+        """Release all but the connection's part of the engine."""
         connection.open = False
         self._connections.pop(connection.fd, None)
         connection.service.memory.connections -= 1
@@ -451,14 +452,14 @@ class Reactor(Loop):
         self.drain_events()
         engine.transport_unbind(transport)
         self.drain_events()
-        # both: release alone would leak 3 kB for each connection
+        # both calls: release alone would leak 3 kB for each connection
         engine.connection_release(connection.pointer)
         engine.decref(connection.pointer)
         engine.decref(transport)
         self.drain_events()
 
     def drain_events(self) -> bool:
-        """Handle what the engine reports. True: links ask for all that is to be written about it, and it was some."""
+        """Handle the engine's events. True: there were some, and links have requested all output that they cause."""
         events, links, drain = self.events, self.links, steps.drain
         pops = False
         while True:
@@ -472,7 +473,7 @@ class Reactor(Loop):
             pops = True
 
     def _on_event(self, event: engine.Pointer, kind: int) -> None:
-        """What is about no link that there is."""
+        """Handle an event of the engine that concerns no known link."""
         connection = self.by_transport.get(engine.event_transport(event))
         if connection is None:
             return
@@ -483,14 +484,14 @@ class Reactor(Loop):
             connection.on_event(kind, event)
 
     def contain(self, what: object) -> None:
-        """After a defect of ours: close the connection that ``what`` belongs to, and no other (P14)."""
+        """Log a defect of the service, and close the connection that ``what`` belongs to, and no other (P14)."""
         connection = connection_of(what)
         log.exception("internal error", what=name_of(what), peer=connection.peer if connection is not None else None)
         if connection is not None:
             self._end(connection)
 
     def _contain(self, event: engine.Pointer) -> None:
-        """The same after a defect in handling an event of the engine."""
+        """Log a defect in handling an event of the engine, and close its connection."""
         connection = self.by_transport.get(engine.event_transport(event))
         log.exception(
             "internal error", kind=engine.event_type(event), peer=connection.peer if connection is not None else None
@@ -499,10 +500,10 @@ class Reactor(Loop):
             self._end(connection)
 
     def _end(self, connection: Connection) -> None:
-        """Close the connection with an error; where even that fails, without a close frame."""
+        """Close the connection with an error; if even that fails, without a close frame."""
         if not connection.open:  # its part of the engine is freed already
             return
-        if connection.closing or connection.greeting is not None:  # before AMQP's header no close frame can be sent
+        if connection.closing or connection.greeting is not None:  # a close frame can be sent only after AMQP's header
             self._abandon(connection)
             return
         try:
@@ -513,7 +514,9 @@ class Reactor(Loop):
             self._abandon(connection)
 
     def _abandon(self, connection: Connection) -> None:
-        """Close its socket now. Its part of the engine may be in use by a caller, and is freed in the next turn."""
+        """Close the socket now. The connection's part of the engine may be in use by a caller: the next turn frees
+        it.
+        """
         if connection.open:
             connection.ends(CloseReason.INTERNAL_ERROR)
             self.call_later(0, partial(self._free, connection))
@@ -523,13 +526,13 @@ class Reactor(Loop):
             except Exception:
                 log.exception("internal error", what="lost", peer=connection.peer)
 
-    # -- a store that does not keep up
+    # -- pausing reads, while the store or the peer is behind
 
     def _pause(self, connection: Connection) -> None:
-        """Too many octets wait for the store, or for the peer to read: leave what the peer sends in its socket.
+        """Stop reading from the peer, as too many octets wait for the store, or for the peer to read.
 
-        No idle time runs meanwhile: whether the peer is silent cannot be seen. Before the answer to the open it
-        does, as that says what it is set to.
+        The idle time is off meanwhile, as the peer's frames cannot be seen. Before the answer to the open it stays on,
+        as that answer announces its value.
         """
         if connection.paused:
             return
@@ -553,18 +556,18 @@ class Reactor(Loop):
         self.change(connection.fd, (not connection.paused and _IN) | (connection.output.writing and _OUT))
 
     def read_in_turn(self, connection: Connection) -> None:
-        """Read it in this turn, or in the next."""
+        """Have the connection read in this turn, or in the next."""
         if not connection.readable:
             connection.readable = True
             self.readable.append(connection)
 
     def read(self, connection: Connection) -> None:
-        """What lies in its socket, as much as fits one turn."""
+        """Read from the connection's socket, as much as its room in one turn."""
         if connection.must_pause:
             self._pause(connection)
             if (
                 connection.output.too_much_unread
-            ):  # the tick sees whether the peer reads, and closes the connection if it does not
+            ):  # the tick checks whether the peer reads, and closes the connection if not
                 self._ticks.tick_in(connection.service.limits.idle_timeout_seconds, connection)
             return
         greeting = connection.greeting
@@ -577,7 +580,7 @@ class Reactor(Loop):
         if size == 0:
             self.close(connection, CloseReason.CLIENT_GONE)
             return
-        if 2 * size > connection.read_room:  # not just all: TLS gives less than there is room for
+        if 2 * size > connection.read_room:  # not only if full: TLS returns less than there is room for
             connection.read_room = min(2 * connection.read_room, engine.READ_ROOM)
         if greeting is not None:
             size = self._greet(connection, greeting, size)
@@ -586,11 +589,11 @@ class Reactor(Loop):
         self._push(connection, size)
 
     def _push(self, connection: Connection, size: int) -> None:
-        """Octets from the beginning of the buffer."""
+        """Feed the first ``size`` octets of the read buffer."""
         self._feed(connection, bytes(engine.read_view[:size]), engine.read_buffer)
 
     def _feed(self, connection: Connection, read: bytes, buffer: engine.Pointer) -> None:
-        """What the engine may have of it."""
+        """Push the octets that the guard passes into the engine, and drain its events."""
         transport, guard = connection.transport, connection.guard
         push = engine.transport_push
         for octets, length in guard.filter(read, buffer):
@@ -600,7 +603,7 @@ class Reactor(Loop):
                 quiet = self.drain_events() and quiet
                 if not connection.open:
                     return
-                if taken <= 0:  # the transport is closed, or the peer broke the protocol
+                if taken <= 0:  # the transport is closed, or the peer violated the protocol
                     break
                 at += taken
             if not quiet or connection.output.put_off:
@@ -613,14 +616,14 @@ class Reactor(Loop):
             self._pause(connection)
 
     def go_on(self, connection: Connection) -> None:
-        """With what has waited; then read on."""
+        """Feed the octets that the guard has held, then resume reading."""
         if connection.open and connection.guard.waits:
             held = connection.guard.held()
             self._feed(connection, held, engine.buffer_of(held))
             self.resume(connection)
 
     def _greet(self, connection: Connection, greeting: Greeting, size: int) -> int:
-        """Answer the peer's protocol headers. Returns how many octets at the beginning of the buffer are for the engine
+        """Answer the peer's protocol headers; return how many octets at the beginning of the buffer are for the engine
         (P1).
         """
         answer = greeting.take(bytes(engine.read_view[:size]))
@@ -630,7 +633,7 @@ class Reactor(Loop):
         if greeting.failed:
             self.close(connection, CloseReason.LOGIN_FAILED)
             return 0
-        if greeting.waiting:  # what the peer sends meanwhile stays in its socket
+        if greeting.waiting:  # further input stays in the socket meanwhile
             self._pause(connection)
             return 0
         if not greeting.done:
@@ -641,7 +644,7 @@ class Reactor(Loop):
         return len(rest)
 
     def proceed(self, connection: Connection) -> None:
-        """The answer has come that the peer's login waited for."""
+        """Continue a login with the answer that it waited for."""
         greeting = connection.greeting
         if not connection.open or greeting is None:
             return

@@ -1,7 +1,7 @@
-"""A connection that asks to be the only one of its user's container, and whether it is still alive (rule P15).
+"""A sole connection claims to be the only one of its user's container, and proves that it is alive (rule P15).
 
-The extension is AMQP Enforcing Connection Uniqueness 1.0. Detection is *weak*: connections that do not ask are not
-counted. Of two that ask, the policy of the first decides.
+The extension is AMQP Enforcing Connection Uniqueness 1.0. Detection is *weak*: connections without a claim do not
+count. Of two claims, the policy of the first decides.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _UINT = (0x43, 0x52, 0x70)
 _ENFORCEMENT_POLICY = symbol("sole-connection-enforcement-policy")
 _DETECTION_POLICY = symbol("sole-connection-detection-policy")
 
-#: A peer whose host does not answer for this long is gone: time for three retransmissions.
+#: Seconds after which a host that does not answer counts as gone: time for three retransmissions.
 _ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 0.02
 _EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 #: offsets in Linux's tcp_info: unacknowledged packets, milliseconds since the last acknowledgement
 _UNACKED, _SINCE_ACK = 24, 56
 _TCP_INFO_ROOM = 104
-#: the resolution of its times
+#: the resolution of tcp_info's times
 _TICK_SECONDS = 0.01
 
 
 def policy(connection: engine.Pointer) -> int | None:
-    """The enforcement policy that the peer's open asks for; None if it does not ask to be the only one.
+    """Return the enforcement policy in the peer's open; None if it does not claim to be the only connection.
 
     :raises Refusal: the extension has no such policy.
     """
@@ -81,7 +81,7 @@ class Sole:
         )
 
     def properties(self) -> dict[object, object]:
-        """Properties of our open frame: the policies of this connection."""
+        """Return the properties of our open frame: the policies of this connection."""
         return {_ENFORCEMENT_POLICY: uint(self._policy), _DETECTION_POLICY: uint(_WEAK)}
 
     def answered(self, refusal: Refusal | None) -> None:
@@ -107,12 +107,12 @@ class Sole:
             self._probe()
 
     def _probe(self) -> None:
-        """Close the connection if the peer's host no longer answers: it would keep its own client, whose network was
-        down, from connecting again.
+        """Close the connection if the peer's host no longer answers: after a network failure, it would keep its own
+        client from connecting again.
         """
         connection = self._connection
         with suppress(OSError):
-            # no part of a frame waits to be written, and there is room for a whole one
+            # only if no part of a frame waits to be written, and a whole one fits
             if not connection.output.writing and not _waiting(connection.socket):
                 connection.socket.send(_EMPTY_FRAME)
         self._look(time.monotonic())
@@ -132,13 +132,13 @@ class Sole:
 
 
 def _waiting(sock: socket.socket) -> int:
-    """Octets that were written, and that the peer's host has not acknowledged."""
+    """Return the octets written that the peer's host has not acknowledged."""
     octets = ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
     return int(struct.unpack("i", octets)[0])
 
 
 def _answers(sock: socket.socket, seconds: float) -> bool:
-    """Whether the peer's host has acknowledged everything, or something in the last ``seconds``."""
+    """Whether the peer's host has acknowledged all octets, or some in the last ``seconds``."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return True  # on the same machine
     try:

@@ -1,4 +1,6 @@
-"""Attaches of consumers and browsers: the source resolved to a queue or a subscription (rules D1, P8, P16)."""
+"""This module attaches consumers and browsers: it resolves a source to a queue or a subscription (rules D1, P8,
+P16).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
 def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
-    """A client wants to consume or browse: find or make the address, then answer."""
+    """Attach a consumer or browser: find or create the address, then answer."""
     source = engine.link_remote_source(pointer)
     name = engine.address_of(source) or ""
     if name.startswith(checking.PREFIX):
@@ -39,7 +41,7 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
         return
     wanted = _Wanted(connection, pointer)
     if wanted.is_shared_by_instances and connection.service.instance.peers:
-        # its links may be at several instances, none of which knows when the last is detached
+        # its links may be at several instances, and no instance knows when the last is detached
         raise Refusal(
             Condition.NOT_IMPLEMENTED,
             "a shared subscription that does not last needs a client's id where several instances share the store",
@@ -52,8 +54,8 @@ def _parted(name: str | None) -> tuple[str | None, str | None]:
 
 
 class _Wanted:
-    """What a client's attach asks for, until it is answered: its address is looked up, its subscription is joined, and
-    its link takes the place of ``_attaching``.
+    """Resolves one attach until it is answered: looks up the address, joins the subscription, and replaces
+    ``_attaching`` by the link.
     """
 
     def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
@@ -65,7 +67,7 @@ class _Wanted:
         self._topic = not _TOPICS.isdisjoint(capabilities)
         self._browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
         self._dynamic = bool(engine.terminus_is_dynamic(source))
-        # a dynamic one has no address yet, whatever its client says
+        # a dynamic source has no address yet, whatever the client sends
         self._name, self._group_name = _parted(None if self._dynamic else engine.address_of(source))
         self._broadcast = self._group_name == addresses.EVERYTHING
         self._attaching = Attaching(connection, pointer)
@@ -85,14 +87,17 @@ class _Wanted:
             raise Refusal(Condition.INVALID_FIELD, "a broadcast is for one link: expected no capability 'shared'")
 
     def _need(self, verb: Verb) -> None:
-        """:raises Refusal: the client may not."""
+        """Require the client's permission.
+
+        :raises Refusal: the user does not have it.
+        """
         right = verb, engine.address_of(engine.link_remote_source(self._pointer)) or ""
         self.connection.need(*right)
         self._attaching.right = right
 
     @property
     def is_shared_by_instances(self) -> bool:
-        """A subscription that links at any instance share, and that ends with the last of them."""
+        """Whether the subscription is shared by links at any instance, and ends with the last of them."""
         return self._topic and self._shared and self._global and not self._lasting
 
     def look_up(self) -> None:
@@ -115,8 +120,8 @@ class _Wanted:
         self.connection.endpoints.refuse_attach(self._attaching, refusal)
 
     def _find_subscription(self, names: list[str], after: int = 0) -> None:
-        """A null source names a subscription that the client wants to end: the first of ``names`` that exists at a
-        topic that the client may receive from. Others may have called theirs alike, at topics of their own (S3).
+        """Find the subscription that the client wants to end by a null source: the first of ``names`` that exists at a
+        topic that the client may receive from. Others may have subscriptions of that name at topics of their own (S3).
         ``after``: the group that was found before.
         """
         name, *others = names
@@ -152,7 +157,7 @@ class _Wanted:
             if self._dynamic:
                 self.connection.endpoints.dynamic[self._pointer] = address
             elif self._browse and address.topic and not self._broadcast:
-                try:  # a subscription takes what it is sent
+                try:  # a subscription consumes its messages
                     self._need(Verb.RECEIVE)
                 except Refusal as refusal:
                     self._refuse(refusal)

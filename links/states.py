@@ -1,4 +1,4 @@
-"""Transactional states as octets (part 4, sections 4.5.5 and 4.5.8), read and written.
+"""This module encodes and decodes transactional states (part 4, sections 4.5.5 and 4.5.8).
 
 Proton 0.40 has no types for ``declared`` and ``transactional-state``: they are lists of fields in a disposition's data.
 This is the file to change once Proton has types for them.
@@ -31,32 +31,34 @@ log = structlog.get_logger(__name__)
 
 _ACCEPTED_DESCRIBED = b"\x00\x53\x24\x45"
 
-#: octets of a state that is read once for all deliveries that have it: a txn-id with an outcome that says no more
+#: the most octets of a state that is decoded once for all its deliveries: a txn-id with an outcome without fields
 _SHORT = 64
 
 _ACCEPTED = (0x24, "amqp:accepted:list")
 _REJECTED = (0x25, "amqp:rejected:list")
 _RELEASED = (0x26, "amqp:released:list")
 _MODIFIED = (0x27, "amqp:modified:list")
-#: in the info of an error: of which delivery it is (anonymous terminus 1.0, section 2.2)
+#: the key in an error's info that names the delivery (anonymous terminus 1.0, section 2.2)
 DELIVERY_TAG = "delivery-tag"
 _EMPTY_MAP = encode_map([])
-#: characters that are kept of the error with which a consumer rejects a message
+#: how many characters of a consumer's rejection error are kept
 _LONGEST_ERROR = 1000
 
 
 def declared(txn_id: bytes) -> bytes:
-    """The fields of ``declared``; ``txn_id`` has 16 octets."""
+    """Encode the fields of ``declared``; ``txn_id`` has 16 octets."""
     return b"\xc0\x13\x01\xa0\x10" + txn_id
 
 
 def accepted_in(txn_id: bytes) -> bytes:
-    """The fields of ``transactional-state(txn-id, accepted)``."""
+    """Encode the fields of ``transactional-state(txn-id, accepted)``."""
     return b"\xc0\x17\x02\xa0\x10" + txn_id + _ACCEPTED_DESCRIBED
 
 
 def rejected_in(txn_id: bytes, refusal: Refusal, tag: bytes | None) -> bytes:
-    """The fields of ``transactional-state(txn-id, rejected(error))``. ``tag``: what the error's info says, if any."""
+    """Encode the fields of ``transactional-state(txn-id, rejected(error))``. ``tag``: the tag in the error's info, if
+    any.
+    """
     fields = [encode_symbol(refusal.condition), encode_string(engine.description_of(refusal.description))]
     if tag is not None:
         fields.append(encode_map([encode_symbol(DELIVERY_TAG) + encode_binary(tag)]))
@@ -65,12 +67,12 @@ def rejected_in(txn_id: bytes, refusal: Refusal, tag: bytes | None) -> bytes:
 
 
 def retired_in(txn_id: bytes, kind: Kind) -> bytes:
-    """The fields of ``transactional-state(txn-id, outcome)``, an outcome of this kind."""
+    """Encode the fields of ``transactional-state(txn-id, outcome)``, with an outcome of this kind."""
     return b"\xc0\x17\x02\xa0\x10" + txn_id + b"\x00\x53" + bytes((CODE[kind],)) + b"\x45"
 
 
 def txn_id_of(delivery: engine.Pointer) -> bytes:
-    """The txn-id of a remote transactional state; empty if it has none."""
+    """Return the txn-id of a remote transactional state; empty if it has none."""
     octets = engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
     # Proton encodes a list32: a binary of 16 octets is at 11 to 27
     if octets[9:11] == b"\xa0\x10":
@@ -79,8 +81,8 @@ def txn_id_of(delivery: engine.Pointer) -> bytes:
 
 
 def retirement_of(delivery: engine.Pointer, fields: bytes | None) -> tuple[bytes, Outcome | None]:
-    """The txn-id and outcome of a remote transactional state; the outcome is None if it has none. ``fields``: as they
-    are encoded, None where that is not known.
+    """Return the txn-id and outcome of a remote transactional state; the outcome is None if it has none. ``fields``:
+    the encoded fields, None if not known.
     """
     octets = fields or engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
     return _fields(octets) if len(octets) > _SHORT else _short_fields(octets)
@@ -95,7 +97,10 @@ def _short_fields(octets: bytes) -> tuple[bytes, Outcome | None]:
 
 
 def _fields(octets: bytes) -> tuple[bytes, Outcome | None]:
-    """DecodeError if the state is malformed."""
+    """Decode the fields of a state.
+
+    :raises DecodeError: the state is malformed.
+    """
     fields, _ = decode(octets)
     if type(fields) is not list or not fields or not isinstance(fields[0], bytes):
         raise DecodeError("a transactional-state was expected: a list that begins with a binary txn-id")
@@ -138,7 +143,9 @@ def _error(error: object) -> str:
 
 
 def _annotations(octets: bytes) -> bytes:
-    """The octets of the map in ``modified``: the third field of the outcome, which is the state's second field."""
+    """Return the octets of the map in ``modified``: the third field of the outcome, which is the state's second
+    field.
+    """
     at = contents(octets, 0)[0]
     at = skip(octets, at)  # the txn-id
     at = skip(octets, at + 1)  # the descriptor
@@ -149,10 +156,10 @@ def _annotations(octets: bytes) -> bytes:
 
 @lru_cache(maxsize=4)  # one disposition gives its state to thousands of deliveries
 def _symbolic(octets: bytes, at: int) -> bytes:
-    """The map at ``at``, only the pairs that the next consumer can read and whose keys are symbols (part 3, section
+    """Return the map at ``at``, with only the pairs that can be decoded and whose keys are symbols (part 3, section
     3.2.10).
 
-    DecodeError if it is not a map.
+    :raises DecodeError: it is not a map.
     """
     there = pairs(octets, at)
     kept = [raw for key, raw in there if isinstance(key, Symbol) and _readable(raw)]
@@ -170,7 +177,9 @@ def _readable(pair: bytes) -> bool:
 
 
 def plain_outcome(delivery: engine.Pointer, state: int) -> Outcome | None:
-    """The outcome of a remote state outside transactions; None if it is not an outcome (``received``, or no state)."""
+    """Return the outcome of a remote state outside transactions; None: it is not an outcome (``received``, or no
+    state).
+    """
     if state == engine.ACCEPTED:
         return ACCEPTED
     if state == engine.RELEASED:

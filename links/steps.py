@@ -1,5 +1,5 @@
-"""The steps of the hot path that take several calls into the engine. Each is one call of C where the compiled part is
-there (``_steps.c``); the functions here are its twins, and say what it does.
+"""Steps of the hot path combine several calls into the engine. Each is one call of C if the compiled part is there
+(``_steps.c``); the functions here are its twins, and specify it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from links.link import Link
 
 
-#: Octets of a message that is taken at once, and fewer.
+#: Messages of fewer octets can be received in one step.
 _MOST_OCTETS: Final = engine.MESSAGE_ROOM
 
 _POINTERS = tuple(ffi.typeof(f"pn_{name}_t *") for name in ("collector", "event", "link", "delivery", "session"))
@@ -34,11 +34,12 @@ _tag_by_value = _tag[0]
 def _drain_in_python(
     events: engine.Pointer, links: Mapping[engine.Pointer, Link], pops: bool
 ) -> tuple[engine.Pointer, int] | bool:
-    """Handle deliveries and flows of these links, one after the other, up to another event: that and its kind. It stays
-    on top of the collector, as does one whose handling raises. ``pops``: the one on top is handled.
+    """Handle deliveries and flows of these links, one after the other, up to another event: return that and its kind.
+    It stays on top of the collector, and so does an event whose handling raises. ``pops``: the event on top was
+    handled.
 
-    A link goes on to its next delivery when it has taken one. True: no more; there were some, and of each its link asks
-    for what is to be written.
+    A link advances to its next delivery after a whole message. True: no more events; there were some, and the links
+    themselves request all writes.
     """
     handled, quiet = False, True
     while True:
@@ -70,7 +71,7 @@ def _drain_in_python(
 def _received(
     link: engine.Pointer, delivery: engine.Pointer, most: int
 ) -> tuple[bytes, int, bool, bytes | None] | None:
-    """None: it is not whole, or larger, and nothing was taken; or the link had it before."""
+    """Receive a whole message; None: it is incomplete, or larger than ``most``, or the link has had it before."""
     if (
         delivery != engine.link_current(link)
         or engine.delivery_partial(delivery)
@@ -96,8 +97,8 @@ def _received(
 
 
 def _said_in_python(delivery: engine.Pointer) -> tuple[int, bool, bytes | None]:
-    """What the peer has said of a delivery: its state, whether it is settled, and the fields of a transactional state,
-    an encoded list; None where they are long, or no AMQP value.
+    """Return the peer's state of a delivery, whether it is settled, and the encoded list of a transactional state's
+    fields; None if they are long, or not an AMQP value.
     """
     state = engine.delivery_remote_state(delivery)
     fields = _fields(delivery) if state == engine.TRANSACTIONAL else None
@@ -116,14 +117,14 @@ def _answer_in_python(delivery: engine.Pointer, code: int, fields: bytes, settle
 
 
 def _end_in_python(delivery: engine.Pointer, code: int) -> None:
-    """Settle a delivery that the peer has decided; where it has not settled it, say with which outcome."""
+    """Settle a delivery that the peer has decided; if the peer has not settled it, send the outcome."""
     if not engine.delivery_settled(delivery):
         engine.delivery_update(delivery, code)
     engine.delivery_settle(delivery)
 
 
 def outgoing_delivery(link: engine.Pointer, tag: bytes) -> engine.Pointer:
-    """A new delivery; ``tag`` of at most 32 octets."""
+    """Create a delivery; ``tag``: at most 32 octets."""
     size = len(tag)
     _tag_view[:size] = tag
     _tag.size = size
@@ -131,7 +132,7 @@ def outgoing_delivery(link: engine.Pointer, tag: bytes) -> engine.Pointer:
 
 
 def _send_whole_in_python(link: engine.Pointer, tag: bytes, octets: bytes) -> engine.Pointer:
-    """A new delivery with all its octets. ``tag``: at most 32 octets."""
+    """Create a delivery, and send all its octets. ``tag``: at most 32 octets."""
     delivery = outgoing_delivery(link, tag)
     engine.link_send(link, octets, len(octets))
     engine.link_advance(link)
@@ -139,7 +140,7 @@ def _send_whole_in_python(link: engine.Pointer, tag: bytes, octets: bytes) -> en
 
 
 def _bound() -> ModuleType | None:
-    """The compiled module, once it has shown that it understands the pointers of the binding; None: the twins run."""
+    """Return the compiled module, after a check that it reads the binding's pointers; None: the twins run."""
     module = compiled("links._steps")
     if module is None:
         return None

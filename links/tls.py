@@ -1,8 +1,8 @@
-"""TLS on a connection's socket (rule S2), which reads and writes as a plain one does.
+"""A TLS socket reads and writes a connection with TLS like a plain socket (rule S2).
 
-Python's ``ssl`` works on two buffers in memory (BIOs), and the socket stays ours. One system call reads what many
-records hold, and a record that the socket does not take is kept here, one at most; with an ``SSLSocket`` each record is
-a call of its own, and one that is half written has to be offered again octet for octet.
+Python's ``ssl`` works on two buffers in memory (BIOs), and the socket stays ours. One system call reads many records,
+and a record that the socket does not accept is kept here, one at most; with an ``SSLSocket`` each record is a call of
+its own, and one that is half written has to be offered again octet for octet.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from links.close_reason import CloseReason
 
 log = structlog.get_logger(__name__)
 
-#: Octets read from the socket at once: from the least to the most, half as many after each read that took the processor
-#: longer than this, and the least more after each other that was full. A record may cost much and say nothing, such as
-#: one that asks for new keys, and cheap ones before it say nothing of that.
+#: Octets read from the socket at once, from the least to the most: halved after each read that took more processor time
+#: than this, and increased by the least after each other full read. A record without data may be costly, such as a
+#: request for new keys, and cheap records before it do not announce that.
 _LEAST_READ, _MOST_READ = 1 << 9, 1 << 16
 _LONGEST_READ_SECONDS = 0.001
-#: and those of one record
+#: the most octets of one record
 _RECORD_OCTETS = 1 << 14
-#: Octets that the socket has not taken: a record, and what TLS answers by itself, to one who asks to negotiate again.
+#: The most octets that the socket has not accepted: a record, and answers of TLS to requests to renegotiate.
 _MOST_UNSENT = 1 << 16
 
-#: by the client, where ``tls.client_certificates`` requires one
+#: the error if the client sends no certificate, and ``tls.client_certificates`` requires one
 _NOT_SHOWN = "peer did not return a certificate"
 
 
 class TlsSocket(socket.socket):
-    """``must_read`` is called when it is to be read once more, though the socket itself may say nothing; ``must_write``
-    when what was read leaves something to write; ``distrusted``, with the reason, when it ends as the client has shown
-    no certificate to trust.
+    """A socket with TLS. ``must_read`` is called when it has to be read again, though the socket may not be readable;
+    ``must_write`` when a read has caused output; ``distrusted``, with the reason, when it ends because the client has
+    no trusted certificate.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
         self._coming, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._coming, self._going, server_side=True)
-        #: octets that the socket has not taken
+        #: octets that the socket has not accepted
         self._unsent = b""
         self._read_octets = 1 << 12
         self._greeted = False
@@ -56,7 +56,7 @@ class TlsSocket(socket.socket):
         self.distrusted: Callable[[str], None] | None = None
 
     def certificate(self) -> dict[str, Any]:
-        """Of the client, verified; empty: it has shown none."""
+        """Return the client's verified certificate; empty: it has sent none."""
         return self._shown
 
     @property
@@ -64,22 +64,25 @@ class TlsSocket(socket.socket):
         return bool(self._unsent)
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """:raises BlockingIOError: no whole record is there; 0: the end, also where the peer breaks the protocol."""
-        if self._over:  # its last words are said, and what comes is thrown away
+        """Read decrypted octets; return how many. 0: the end, also if the peer violates the protocol.
+
+        :raises BlockingIOError: no whole record was received.
+        """
+        if self._over:  # the end was sent, and further input is discarded
             return super().recv_into(buffer, nbytes)
         view = memoryview(buffer)
         room = nbytes or len(view)
         taken, ended = self._decrypt(view, room)
         if taken < room and not ended:
             try:
-                # what there is no room for, TLS would keep: it waits in the socket
+                # octets without room stay in the socket, as TLS would keep them
                 octets = super().recv(min(self._read_octets, room - taken))
             except (BlockingIOError, InterruptedError):
                 octets = None
             if octets is not None:
                 more, ended = self._decrypt_new(octets, view[taken:], room - taken)
                 taken += more
-        if taken == room or (taken and ended):  # there may be more, of which the socket does not know
+        if taken == room or (taken and ended):  # the buffers may have more, which the socket does not report
             self.must_read()
         if not self.flush():
             if self._greeted and len(self._unsent) > _MOST_UNSENT:
@@ -94,7 +97,7 @@ class TlsSocket(socket.socket):
         log.info("connection failed", reason=CloseReason.TLS_FAILED.value, peer=peer_of(self), why=f"TLS: {why}")
 
     def _decrypt_new(self, octets: bytes, view: memoryview, room: int) -> tuple[int, bool]:
-        """As :meth:`_decrypt`, what was just read; none: the end."""
+        """Decrypt the octets just read, like :meth:`_decrypt`; empty: the end."""
         if not octets:
             self._coming.write_eof()
             return self._decrypt(view, room)
@@ -108,13 +111,13 @@ class TlsSocket(socket.socket):
         return found
 
     def _decrypt(self, view: memoryview, room: int) -> tuple[int, bool]:
-        """How many octets were put into ``view``; and whether the peer says no more."""
+        """Decrypt into ``view``; return how many octets, and whether the peer has ended."""
         taken = 0
         try:
             if not self._greeted:
                 self._tls.do_handshake()
                 self._greeted = True
-                self._shown = self._tls.getpeercert() or {}  # which it says no more behind an error
+                self._shown = self._tls.getpeercert() or {}  # not available after an error
             while taken < room:
                 size = int(self._tls.read(room - taken, view[taken:room]))
                 if not size:
@@ -133,7 +136,7 @@ class TlsSocket(socket.socket):
         return taken, False
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """How much was taken: encrypted at least."""
+        """Encrypt and send octets; return how many were at least encrypted."""
         if self._over or not self._greeted:
             raise OSError
         if self._unsent and not self.flush():
@@ -146,12 +149,12 @@ class TlsSocket(socket.socket):
                 except ssl.SSLError as error:
                     broken = _reason(error)
                 self.flush()
-        if broken:  # raised here: with the error of TLS, it would hold what is to be sent
+        if broken:  # raised here: as the cause, the error of TLS would keep the data in memory
             raise OSError(broken)
         return sent
 
     def flush(self) -> bool:
-        """Write what was left. Whether the socket has taken all; an error is seen by the next read."""
+        """Send the remaining octets; whether the socket has accepted all. An error is found by the next read."""
         if self._going.pending:
             self._unsent += self._going.read()
         if not self._unsent:
@@ -166,9 +169,9 @@ class TlsSocket(socket.socket):
         return not self._unsent
 
     def shutdown(self, how: int) -> None:
-        """Say the end as TLS does, too."""
+        """Send the end of TLS, then shut down the socket."""
         if self._greeted:
-            with contextlib.suppress(ssl.SSLError):  # it wants the peer's end, which is not waited for
+            with contextlib.suppress(ssl.SSLError):  # it requires the peer's end, which is not awaited
                 self._tls.unwrap()
         self.flush()
         self._over = True
@@ -181,7 +184,7 @@ def _nothing() -> None:
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """Without names of OpenSSL's source files; of a certificate, what is wrong with it."""
+    """Return the reason of an error without names of OpenSSL's source files; for a certificate, its error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return (error.reason or type(error).__name__).lower().replace("_", " ")

@@ -1,4 +1,4 @@
-"""A worker: becomes an instance of the store, serves until it is told to stop, and gives back what it holds."""
+"""A worker registers as an instance of the store, serves clients until it is stopped, and returns its leases."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ from store import migrations, recovery
 from store.database import Patience, connected
 from store.errors import Contended, StoreError, StoreUnavailable
 
-# A worker for which the database has no connection left closes its clients, so that they can try another worker (F4).
+# A worker for which the database has no connection left closes its clients' connections, so that they can try another
+# worker (F4).
 #
-# Otherwise they would wait in vain. A restarted database is back in a moment; one that has run out of connections stays
-# so until an operator changes something.
+# Otherwise they would wait in vain. A restarted database is back in a moment; one without free connections stays so
+# until an operator intervenes.
 
-#: A connection that is made anew may have to wait until the server has ended the one before.
+#: A new connection may have to wait until the server has ended the previous one.
 PATIENCE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 
@@ -50,7 +51,7 @@ _REFUSAL = Refusal(
 
 
 class Starving:
-    """Looks at the worker's connections to the database every half second."""
+    """Checks the worker's connections to the database every half second, and refuses clients while there is none."""
 
     def __init__(self, reactor: Reactor, service: Service) -> None:
         self._reactor = reactor
@@ -75,12 +76,12 @@ class Starving:
 
 log = structlog.get_logger(__name__)
 
-#: how long unfinished work may take when the service stops (rule F5)
+#: seconds for unfinished work when the service stops (rule F5)
 GRACE_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.2
 _READY_LOOK_SECONDS = 0.002
 _REGISTER_PATIENCE = Patience(statement_seconds=10.0, lock_seconds=5.0)
-# Recovery may have to read all entries. A start does not wait so long: the recovery beside the workers does the rest.
+# Recovery may have to read all entries. A start does not wait that long: the recovery process completes it.
 _RECOVER_PATIENCE = Patience(statement_seconds=5.0, lock_seconds=2.0)
 _END_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=2.0)
 
@@ -88,7 +89,7 @@ STATUS_FENCED = 3
 
 
 def main(handed: Handed) -> int:
-    """Serve on the listeners, and tell the supervisor, which tells how full the disk is. Returns the exit status."""
+    """Serve clients on the listeners, and report to the supervisor; return the exit status."""
     settings, database_url, supervising = handed.settings, handed.database_url, handed.supervising
     _raise_descriptor_limit()
     registration = _register(database_url)
@@ -113,7 +114,7 @@ def main(handed: Handed) -> int:
     ending = _Ending(reactor, service)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reactor.call_later(0, ending.begin))
-    # a signal makes this descriptor readable: the epoll returns, and the signal's handler runs
+    # a signal makes this descriptor readable: epoll returns, and the signal's handler runs
     reactor.watch(wake_up, select.EPOLLIN, lambda _: _discard(wake_up))
     log.info("serving", instance=registration.instance_id, store=registration.store_id)
     service.instance.disk_low = handed.disk_low
@@ -132,7 +133,7 @@ def main(handed: Handed) -> int:
     Starving(reactor, service)
     Telling(service, supervising, reactor.connections, lambda: sum(link.open for link in reactor.links.values()))
     _say_ready(reactor, service, supervising)
-    # What start-up has made stays for good: no full collection of the collector looks through it again.
+    # Objects of the start-up stay: later full garbage collections do not scan them.
     gc.collect()
     gc.freeze()
     reactor.run()
@@ -144,7 +145,7 @@ def main(handed: Handed) -> int:
 
 
 class _Doors:
-    """Where clients come in, with TLS or without."""
+    """Accepts connections of clients, with TLS or without."""
 
     def __init__(self, reactor: Reactor, service: Service, settings: Settings, tls: ssl.SSLContext | None) -> None:
         self._reactor = reactor
@@ -153,7 +154,9 @@ class _Doors:
         self._tls = tls
 
     def read_certificates(self) -> None:
-        """For connections from now on. The supervisor has read them; what has become wrong since changes nothing."""
+        """Load the certificates again, for new connections. The supervisor has checked them; a later error changes
+        nothing.
+        """
         try:
             self._tls = certificates.load(self._settings.tls)
         except FileInvalid as error:
@@ -169,7 +172,7 @@ class _Doors:
 
 
 def _say_ready(reactor: Reactor, service: Service, supervising: Supervising) -> None:
-    """Ready only with all connections to the database: other processes may have taken the last ones."""
+    """Report readiness once all database connections are up: other processes may have taken the last ones."""
     if service.connected:
         supervising.tell(ready=True)
     else:
@@ -177,7 +180,7 @@ def _say_ready(reactor: Reactor, service: Service, supervising: Supervising) -> 
 
 
 def _raise_descriptor_limit() -> None:
-    """Each connection is a descriptor, and the usual soft limit of 1,024 is far too low for a worker."""
+    """Raise the limit of descriptors: each connection has one, and the usual soft limit of 1,024 is far too low."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -187,7 +190,7 @@ def _discard(fd: int) -> None:
 
 
 def _register(database_url: str) -> recovery.Registration:
-    """Wait for the store, register as an instance, and recover from instances that are lost."""
+    """Wait for the store, register as an instance, and recover from lost instances."""
     waiting = False
     while True:
         try:
@@ -214,7 +217,7 @@ def _register(database_url: str) -> recovery.Registration:
 
 
 def _recover(database_url: str) -> recovery.GivenUp:
-    """What cannot be done now, the recovery beside the workers does later."""
+    """Recover from lost instances as far as possible now; the recovery process completes it."""
     try:
         with connected(database_url, patience=_RECOVER_PATIENCE) as connection:
             return recovery.recover(connection)
@@ -232,7 +235,7 @@ def _end(database_url: str, instance_id: int) -> None:
 
 
 class _Ending:
-    """No new work; units on their way to the store are answered; connections close with amqp:connection:forced."""
+    """Stops the worker: refuses new work, awaits units on their way, closes connections with amqp:connection:forced."""
 
     def __init__(self, reactor: Reactor, service: Service) -> None:
         self._reactor = reactor
@@ -248,7 +251,7 @@ class _Ending:
         self._wait()
 
     def _wait(self) -> None:
-        """First the commits under way, then the close of all connections, then what these roll back or give back."""
+        """Await the commits under way, then close all connections, then await their rollbacks and returns."""
         late = time.monotonic() >= self._deadline
         if not late and not self._service.commit.idle:
             self._reactor.call_later(0.01, self._wait)

@@ -1,1 +1,1 @@
-"""What an address is called, of which kind it is and which groups get its messages."""
+"""Addresses have a name, a kind, and consumer groups that get their messages."""

@@ -1,4 +1,4 @@
-"""Addresses: which names are allowed, and which addresses are made when a client uses their name."""
+"""Addresses have names that this module checks; a policy decides which are created when a client uses their name."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from coordinator.printable import printable
 from coordinator.settings import AddressPattern, AddressSettings, Kind
 
 LONGEST_NAME = 1024
-#: Octets of a name in UTF-8 that fit into a row of PostgreSQL's index of consumer groups, the narrowest.
+#: The most octets of a name in UTF-8 that fit into a row of PostgreSQL's index of consumer groups, the narrowest.
 MOST_OCTETS = 2688
 EXPECTED = f"1 to {LONGEST_NAME} characters, at most {MOST_OCTETS:,} octets"
 
 #: Reserved prefixes: the service's own nodes, and the dead letters of a group (D4).
 SERVICE_PREFIX = "$"
 DEAD_LETTER_PREFIX = "%DLQ%"
-#: RocketMQ's name of the address of messages whose transaction no checker has answered (H10)
+#: RocketMQ's name for the address of messages whose transactions no checker has answered (H10)
 UNANSWERED = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: Separates the address from the consumer group in a source address (D1).
 GROUP_SEPARATOR = "::"
 
 _LONGEST_SHOWN = 64
 
-#: An address that was made on use is removed after so long without a use, if it is empty.
+#: An address that was created on use is removed after this time without use, if it is empty.
 UNUSED = timedelta(days=7)
 
 
 class AddressInvalid(ValueError):
-    """A name that no address can have; the message says why, in printable text of bounded length."""
+    """The name is not allowed for an address; the message says why, in printable text of bounded length."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewAddress:
-    """An address to be made."""
+    """An address to be created."""
 
     name: str
     routing: Literal["queue", "topic"] = "queue"
@@ -46,21 +46,21 @@ class NewAddress:
     on_expiry: Literal["drop", "dead-letter"] = "drop"
     max_attempts: int = 16
     retry: str = IMMEDIATE.text
-    #: None: as long as the settings say
+    #: None: the settings decide
     retention_hours: int | None = None
 
 
 def own(name: str, *, topic: bool) -> NewAddress:
-    """One that the service makes for itself: of dead letters, or dynamic."""
+    """Return an address that the service creates for itself: for dead letters, or dynamic."""
     return NewAddress(name=name, routing="topic" if topic else "queue")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotMade:
-    """The reason why an address is not made. ``message`` may go to the wire and to a log.
+    """The reason why an address is not created. ``message`` may be sent to the peer and logged.
 
     ``invalid``: no address can have this name (``amqp:invalid-field``). ``not-found``: the name is allowed, the address
-    does not exist, and clients may not make it (``amqp:not-found``).
+    does not exist, and clients may not create it (``amqp:not-found``).
     """
 
     condition: Literal["invalid", "not-found"]
@@ -68,7 +68,7 @@ class NotMade:
 
 
 def shown(name: str) -> str:
-    """``name`` as a message shows it: printable, quoted, and cut to a line."""
+    """Return ``name`` for a message: printable, quoted, and cut to a line."""
     quoted = f"'{printable(name, _LONGEST_SHOWN)}'"
     return quoted if len(name) <= _LONGEST_SHOWN else f"{quoted} ({len(name)} characters)"
 
@@ -79,7 +79,7 @@ def is_too_long(name: str) -> bool:
 
 
 def cut(name: str, most: int = MOST_OCTETS) -> str:
-    """``name``; the beginning of one with more than ``most`` octets, and octets of its digest."""
+    """Return ``name``, or if it has more than ``most`` octets, its beginning followed by its digest."""
     return name if len(_utf8(name)) <= most else _cut(name, _digest(name), most)
 
 
@@ -116,14 +116,14 @@ def check_name(name: str) -> str:
 
 
 def keeps_dead_letters(name: str) -> bool:
-    """Whether the address is of dead letters, or of what no checker has answered: the service posts there itself."""
+    """Whether the address keeps dead letters or unanswered messages: only the service posts there."""
     return name == UNANSWERED or name.startswith(DEAD_LETTER_PREFIX)
 
 
 def dead_letter_name(name: str) -> str:
-    """The address for the dead letters of the queue or group ``name``.
+    """Return the address for the dead letters of the queue or group ``name``.
 
-    A name that is too long after the prefix is cut, and ends with octets of its digest.
+    A name that is too long with the prefix is cut, and ends with octets of its digest.
     """
     whole = DEAD_LETTER_PREFIX + name
     try:
@@ -135,16 +135,16 @@ def dead_letter_name(name: str) -> str:
 
 
 class AddressPolicy:
-    """Decides whether an address is made when a client uses an unknown name."""
+    """Decides whether an address is created when a client uses an unknown name."""
 
     def __init__(self, settings: AddressSettings) -> None:
         self._create = settings.create
         self._patterns = settings.patterns
 
     def decide(self, name: str, *, topic: bool = False) -> NewAddress | NotMade:
-        """A client used the unknown ``name``: the address to make, or why none is made.
+        """Return the address to create for a client that used the unknown ``name``, or why it is not created.
 
-        ``topic``: the client asked for one (the terminus capability ``topic``); a pattern that matches decides.
+        ``topic``: the client wants a topic (the terminus capability ``topic``); a matching pattern overrides it.
         """
         try:
             check_name(name)
@@ -183,12 +183,12 @@ class AddressPolicy:
         return next((pattern for pattern in self._patterns if fnmatchcase(name, pattern.match)), None)
 
 
-# Which consumer group a source names (rule D1, and the JMS mapping of subscriptions).
+# A source names a consumer group (rule D1, and the JMS mapping of subscriptions):
 #
 # * ``orders``: on a queue the default group, which all its consumers share; on a topic a group for this link alone.
 # * ``orders::billing``: the group ``billing`` of a queue or a topic, made on first use and kept.
-# * ``orders::*``: broadcast, all that is committed from now on, of a queue or a topic, in a group for this link alone,
-# which is done with a message whatever outcome the link gives.
+# * ``orders::*``: broadcast, all messages committed from now on, of a queue or a topic, in a group for this link alone,
+# in which any outcome completes a message.
 # * A topic (or a broadcast) with ``expiry-policy`` ``never``: a group named after container and link, kept until the
 # link is closed (not merely detached).
 # * With the capability ``shared`` the links of one subscription share its group, lasting or not; with ``global`` also
@@ -200,8 +200,8 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """``lasting``: it stays without consumers. ``ends_with_close``: closing a link to it removes it. ``owned``: it is
-    named after a container of its user, and no one else joins it (S3).
+    """The consumer group of a source. ``lasting``: the group stays without consumers. ``ends_with_close``: closing a
+    link removes it. ``owned``: it is named after a container of its user, and no other user joins it (S3).
     """
 
     name: str
@@ -211,7 +211,10 @@ class Group:
 
 
 def part(source: str) -> tuple[str, str | None]:
-    """Split a source into its address and the group it names, if any. Refusal if the group's name is invalid."""
+    """Split a source into its address and the group it names, if any.
+
+    :raises Refusal: the group's name is invalid.
+    """
     address, separator, group = source.partition(GROUP_SEPARATOR)
     if not separator:
         return source, None
@@ -225,24 +228,24 @@ def part(source: str) -> tuple[str, str | None]:
 
 
 def subscription(container: str, link: str, *, shared: bool, globally: bool) -> str:
-    """The name of a lasting subscription's group.
+    """Return the name of a lasting subscription's group.
 
-    Links that share a subscription are named after it, with ``|`` and a suffix of their own.
+    Links that share a subscription have its name, with ``|`` and a suffix each.
     """
     name = link.partition("|")[0] if shared else link
     return cut(f"{name}@" if globally else f"{name}@{container}")
 
 
 def passing(subscription: str, owner: str) -> str:
-    """The name of the group of a subscription that does not last. ``owner``: whose it is, of those alike."""
+    """Return the name of a temporary subscription's group. ``owner``: tells subscriptions of one name apart."""
     return f"{cut(subscription, MOST_OCTETS - 1 - len(owner))}/{owner}"
 
 
 def anyones(link: str) -> str | None:
-    """The group of a subscription shared by all containers, if the name of ``link`` asks for one; else None.
+    """Return the group of a subscription shared by all containers, if the name of ``link`` means one; else None.
 
     A JMS client without an id appends ``|global`` to the name when it ends a subscription. (The link's desired
-    capabilities say the same, but Proton 0.40 does not give them to us.)
+    capabilities say the same, but Proton 0.40 does not expose them.)
     """
     name, separator, scope = link.rpartition("|")
     return cut(f"{name}@") if separator and scope == "global" else None

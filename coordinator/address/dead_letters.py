@@ -1,7 +1,8 @@
-"""Moves entries that can never be delivered to the address ``%DLQ%<group>`` (rule D4).
+"""Dead letters are entries that can never be delivered, moved to the address ``%DLQ%<group>`` (rule D4).
 
-The batch that fails an entry only marks it. Here each marked entry gets a letter that says where it came from and why,
-and is moved in one SQL transaction. A crash in between leaves the mark, and another instance goes on.
+The batch that fails an entry only marks it. This module writes a letter for each marked entry, which says where it came
+from and why, and moves it in one SQL transaction. After a crash in between the mark remains, and another instance
+continues.
 """
 
 from __future__ import annotations
@@ -46,30 +47,30 @@ if TYPE_CHECKING:
     from store.dead_letters import Failed
 
 
-# What a dead letter says: annotations that tell where it came from, and why it is one (rule D4).
+# The annotations of a dead letter say where it came from, and why it failed (rule D4).
 #
-# What no checker has answered says the same, by ``store/sql/messages.sql``.
+# ``store/sql/messages.sql`` writes them for messages that no checker has answered.
 
 ORIGINAL_ADDRESS = "x-opt-original-address"
-#: of the half
+#: the id of the half
 ORIGINAL_ID = "x-opt-original-id"
 DELIVERY_COUNT = "x-opt-delivery-count"
 LAST_ERROR = "x-opt-last-error"
-#: 16 octets, as in a check
+#: the txn-id: 16 octets, like in a check
 TXN_ID = "x-opt-txn-id"
-#: of what no checker has answered
+#: of a message whose transaction no checker has answered
 PRODUCER_GROUP, CHECK_COUNT = "x-opt-producer-group", "x-opt-check-count"
 
 _TOLD = (ORIGINAL_ADDRESS, ORIGINAL_ID, DELIVERY_COUNT, LAST_ERROR, TXN_ID, PRODUCER_GROUP, CHECK_COUNT)
-#: characters of an error that are read: twice as many as those of a consumer's
+#: how many characters of an error are read: twice as many as a consumer's error may have
 _LONGEST_ERROR = 2000
 #: octets of the descriptor of a letter's message annotations
 _SECTION_BEGIN = 3
 
 
 class Story(NamedTuple):
-    """What the annotations of a dead letter say; None: nothing that can be read. Clients post to this address, too: an
-    original address is one that can be, and an error is cut.
+    """The decoded annotations of a dead letter; None: absent or unreadable. Clients may have written them: an original
+    address is checked, and an error is cut.
     """
 
     original_address: str | None = None
@@ -82,12 +83,14 @@ class Story(NamedTuple):
 
 
 def read_story(head: bytes) -> Story:
-    """``head``: a dead letter, or its beginning with all sections before its properties."""
+    """Decode a dead letter's annotations. ``head``: the letter, or its beginning with all sections before
+    properties.
+    """
     section = b""
     with suppress(DecodeError):
         section = front_of(head).annotations
     told: dict[str, object] = {}
-    with suppress(DecodeError):  # up to a pair that cannot be read
+    with suppress(DecodeError):  # up to a pair that cannot be decoded
         for key, pair in pairs(section, _SECTION_BEGIN) if section else ():
             if key in _TOLD:
                 told[str(key)], _ = decode(pair, skip(pair, 0))
@@ -112,19 +115,19 @@ def _can_be(address: str) -> bool:
 
 
 def mark_of(half_id: int) -> bytes:
-    """Octets that only what was made of this message has in its annotations."""
+    """Return the octets that only letters made of this message have in their annotations."""
     return encode_symbol(ORIGINAL_ID) + encode_long(half_id)
 
 
 class Letter(NamedTuple):
-    """``prefix``, then the stored message from octet ``start`` on."""
+    """A dead letter: ``prefix``, then the stored message from octet ``start`` on."""
 
     prefix: bytes
     start: int
 
 
 def story_of(failed: Failed, origin: str) -> list[bytes]:
-    """The annotations that say where a dead letter came from, and why."""
+    """Return the encoded annotations that say where a dead letter came from, and why it failed."""
     story = [
         encode_symbol(ORIGINAL_ADDRESS) + encode_string(origin),
         mark_of(failed.half_id),
@@ -137,11 +140,12 @@ def story_of(failed: Failed, origin: str) -> list[bytes]:
 
 
 def letter(head: bytes, annotations: bytes, story: list[bytes], whole: int = 0) -> Letter:
-    """The message with the annotations of its outcomes and of its origin; header and bare message are unchanged.
+    """Make the letter: the message with annotations of its outcomes and its origin; header and bare message are
+    unchanged.
 
-    ``head``: the message, or the beginning of one of ``whole`` octets. Of annotations that are too many for one map
-    those of outcomes are left out, then the last of the message's own. A message that cannot be read is the body of its
-    letter.
+    ``head``: the message, or the beginning of one of ``whole`` octets. If there are too many annotations for one map,
+    those of outcomes are left out, then the last of the message's own. A message that cannot be decoded is the body of
+    its letter.
     """
     try:
         front = front_of(head)
@@ -160,15 +164,15 @@ def letter(head: bytes, annotations: bytes, story: list[bytes], whole: int = 0) 
 log = structlog.get_logger(__name__)
 
 PREFIX = DEAD_LETTER_PREFIX
-#: how long it waits before it tries entries again that it could not move, or while entries are under way
+#: seconds before entries that could not be moved are retried; and before a retry while entries are under way
 _AGAIN_SECONDS = 30.0
 _BUSY_SECONDS = 0.1
-#: octets before the bare message of a large one; a message with more of them becomes the body of its letter
+#: the most octets before the bare message of a large one; a message with more becomes the body of its letter
 _LONGEST_FRONT = 1 << 22
 
 
 class DeadLetters:
-    """Moves marked entries; ``wake()`` when there may be some."""
+    """Moves marked entries to the dead letters; ``wake()`` starts it when there may be some."""
 
     def __init__(self, instance: Instance, directory: Directory, enqueue: Enqueue) -> None:
         self._instance = instance
@@ -177,7 +181,7 @@ class DeadLetters:
         self._asking = False
         self._again = False
         self._moving = 0
-        #: whether some entries could not be moved, or the store could not be asked for them
+        #: whether some entries could not be moved, or the query for them failed
         self._left = False
 
     def wake(self) -> None:
@@ -191,7 +195,7 @@ class DeadLetters:
     def _leased(self, found: list[Failed] | StoreError) -> None:
         self._asking = False
         if isinstance(found, StoreError):
-            # The question may have leased entries: give them back first. A new connection may succeed at once.
+            # The query may have leased entries: return them first. A new connection may succeed at once.
             lost = isinstance(found, StoreUnavailable) and not isinstance(found, StoreInTrouble)
             self._later(_BUSY_SECONDS if lost else _AGAIN_SECONDS)
             return
@@ -215,7 +219,9 @@ class DeadLetters:
             self._bury(failed, origin, address, failed.message or b"")
 
     def _bury(self, failed: Failed, origin: str, address: Address, head: bytes) -> None:
-        """``head``: the message, or the beginning of a large one with the sections before its bare message."""
+        """Add the move to the group commit. ``head``: the message, or the beginning of a large one up to its bare
+        message.
+        """
         if len(head) < min(failed.whole, _LONGEST_FRONT):
             try:
                 front_of(head)
@@ -235,12 +241,12 @@ class DeadLetters:
         entries.piece(self._instance.queries, failed.half_id, 0, size, answered)
 
     def not_moved(self) -> None:
-        """The entry stays leased, so that it is not tried again at once."""
+        """Keep the entry leased, so that it is not retried at once."""
         self._later(_AGAIN_SECONDS)
         self.moved()
 
     def _later(self, seconds: float) -> None:
-        """After a while give back all leased entries, and try them again."""
+        """Schedule the return and retry of all leased entries."""
         if not self._left:
             self._left = True
             self._instance.loop.call_later(seconds, self._try_again)
@@ -264,11 +270,11 @@ class DeadLetters:
         self._moving -= 1
         if not self._moving:
             self._again = False
-            self.wake()  # until none is left
+            self.wake()  # until no marked entry is left
 
 
 class Burial:
-    """Unit: the entry is deleted, its letter is posted, the op says why."""
+    """Unit: deletes the entry, posts its letter, and writes an op with the reason."""
 
     __slots__ = ("_address", "_entry", "_failed", "_head", "_id", "_instance", "_letter", "_letters", "_origin")
 
@@ -298,7 +304,7 @@ class Burial:
     def write(self, batch: Batch) -> None:
         failed = self._failed
         enqueue = self._letters.enqueue
-        enqueue.unposted(self._entry)  # written before, in a batch that the store refused for another unit
+        enqueue.unposted(self._entry)  # already written in a batch that the store refused because of another unit
         prefix, start = self._letter
         batch.gone(failed.group, failed.id)
         new_id = self._id = self._instance.ids.next()

@@ -1,5 +1,5 @@
-"""The addresses this instance knows: found in the store, made on first use where the settings allow it, forgotten
-when changed.
+"""The directory keeps the addresses that this instance knows: it finds them in the store, creates them on first use
+where the settings allow it, and loads them anew after changes.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from store.commit.batch import Batch
 
 
-# What removed groups leave behind: their entries.
+# The entries of removed groups are deleted behind earlier units.
 
 
 class Before:
-    """Unit without rows: what was decided of the deliveries of a removed address or group goes to the store before they
-    are removed there. A batch that finds an entry gone would be refused, with all that others have in it.
+    """Unit without rows: calls back when all earlier units are durable. Outcomes of a removed address or group are
+    written before it is removed: a batch that misses an entry would be refused, with the units of others in it.
     """
 
     __slots__ = ("_then", "owner")
 
     def __init__(self, then: Callable[[], None], owner: object = None) -> None:
-        """``owner``: the connection of what was decided."""
+        """``owner``: the connection whose outcomes are awaited."""
         self._then = then
         self.owner = owner
 
@@ -58,16 +58,16 @@ class Before:
 
 
 def remove_behind(instance: Instance, remove: Callable[[], None], owner: object = None) -> None:
-    """Call ``remove`` once the store has what was decided before, in this turn too."""
+    """Call ``remove`` once the outcomes decided before, also in this turn, are durable."""
     instance.loop.call_later(0, lambda: instance.commit.add(Before(remove, owner)))
 
 
-#: between attempts, where a batch that returns deliveries to the group has locked them
+#: seconds between attempts, while a batch that returns deliveries to the group has locked them
 _LOCKED_SECONDS = 0.2
 
 
 def drop_entries(instance: Instance, groups: list[int]) -> None:
-    """Delete the entries of removed groups, piece by piece. Where the store fails, its maintenance sweeps the rest."""
+    """Delete the entries of removed groups, piece by piece. If the store fails, its maintenance deletes the rest."""
     if not groups:
         return
 
@@ -89,25 +89,25 @@ log = structlog.get_logger(__name__)
 Found = Callable[[Address | Refusal], None]
 _Answer = questions.Stored | None | StoreError
 
-#: Addresses without links that are kept in memory; the least used is forgotten first.
+#: How many addresses without links are kept in memory; the least used is forgotten first.
 MOST_KNOWN = 100_000
 _ASKED_AT_ONCE = 1000
-#: between attempts to remove a dynamic address that the commit of an application holds
+#: seconds between attempts to remove a dynamic address that an application's commit has locked
 _HELD_SECONDS = 0.2
 
 
 class Maker(Protocol):
-    """A connection: its client makes addresses by naming them."""
+    """A connection, whose client creates addresses by naming them."""
 
-    #: how many they have made; of dynamic ones those that are there
+    #: how many addresses it has created; of dynamic ones, those that still exist
     addresses_made: int
 
     @property
     def user_id(self) -> str | None:
-        """Of the user as which its client has logged in; None: as none."""
+        """The id of the user that its client has logged in as; None: the client has no login."""
 
     def may(self, verb: Verb, name: str) -> bool:
-        """Whether it has the permission (S3)."""
+        """Whether the user has the permission (S3)."""
 
 
 class Directory:
@@ -116,16 +116,18 @@ class Directory:
         self._queues = queues
         self._policy = policy
         self._known: OrderedDict[str, Address] = OrderedDict()
-        #: by name and origin: the service may make addresses for itself that clients may not
+        #: callbacks by name and origin: the service may create addresses for itself that clients may not
         self._waiting: dict[tuple[str, str], list[tuple[Found, Maker | None]]] = {}
-        #: How often an address in use is noted in the store; one without a note is removed after four such times.
+        #: seconds between notes in the store that an address is in use; after four such times without one it is removed
         self._note_seconds = addresses.UNUSED.total_seconds() / 4
         self._notes = False
-        #: names of dynamic ones that have ended, and may be in the store still
+        #: names of dynamic addresses that have ended, and may still be in the store
         self._ended: set[str] = set()
 
     def known(self, name: str) -> Address | None:
-        """None also where the store must be asked first: one that was not used for long may have been removed."""
+        """Return the known address; None also if the store must be queried first: an address long unused may be
+        removed.
+        """
         address = self._known.get(name)
         if address is None or time.monotonic() - address.noted > self._note_seconds:
             return None
@@ -133,7 +135,7 @@ class Directory:
         return address
 
     def _note(self) -> None:
-        """Addresses with users are in use: note them."""
+        """Note the addresses with links in the store as used."""
         self._instance.loop.call_later(self._note_seconds / 2, self._note)
         used = [address for address in self._known.values() if address.users]
         for start in range(0, len(used), _ASKED_AT_ONCE):
@@ -148,14 +150,12 @@ class Directory:
                 address.noted = at
 
     def changed(self, name: str) -> None:
-        """The address was changed or removed, by some instance: ask the store. Links that use it keep the same
-        object.
-        """
+        """Load an address anew that some instance has changed or removed. Links that use it keep the same object."""
         if name in self._known:
             self._ask_again([name])
 
     def all_changed(self) -> None:
-        """Any address may have changed: ask the store for all, many at once."""
+        """Load all addresses anew, many at once, as any may have changed."""
         names = list(self._known)
         for start in range(0, len(names), _ASKED_AT_ONCE):
             self._ask_again(names[start : start + _ASKED_AT_ONCE])
@@ -175,8 +175,8 @@ class Directory:
             self.removed(self._known[name])
 
     def removed(self, address: Address) -> None:
-        """The address is removed from the store: forget it, and tell its links. A later use of its name asks
-        the store.
+        """Forget an address that was removed from the store, and end its links. A later use of its name queries the
+        store.
         """
         if self._known.get(address.name) is address:
             del self._known[address.name]
@@ -191,10 +191,10 @@ class Directory:
     def resolve(
         self, name: str, found: Found, *, maker: Maker | None = None, origin: str = "use", topic: bool = False
     ) -> None:
-        """Find the address, or make it where the settings allow; ``found`` is called with it, now or later.
+        """Find the address, or create it where the settings allow; ``found`` is called with it, now or later.
 
-        ``maker``: whose client names it; None: the service. ``topic``: the client means a topic (a capability of its
-        terminus); it counts where no pattern says otherwise.
+        ``maker``: the connection whose client names it; None: the service. ``topic``: the client wants a topic (a
+        capability of its terminus); a matching pattern overrides it.
         """
         address = self.known(name)
         if address is not None:
@@ -214,7 +214,7 @@ class Directory:
         self._look_up(name, origin, topic, made=False)
 
     def make_dynamic(self, found: Found, *, maker: Maker, topic: bool = False) -> None:
-        """A temporary queue or topic, owned by this instance."""
+        """Create a temporary queue or topic, owned by this instance."""
         name = f"$dynamic/{self._instance.uuids.next().hex()}"
         self.resolve(name, found, maker=maker, origin="dynamic", topic=topic)
 
@@ -240,7 +240,7 @@ class Directory:
 
     def _go_on(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
         if isinstance(stored, StoreError):
-            if made and origin == "dynamic":  # no other knows of it
+            if made and origin == "dynamic":  # no other instance knows of it
                 self._drop_dynamic(name, self._waiting[name, origin][0][1])
             refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists")
             self._tell(name, origin, refusal)
@@ -257,7 +257,7 @@ class Directory:
             self._make(name, origin, topic)
 
     def _make_dead_letters(self, name: str) -> None:
-        """A client may attach to the dead letters of a group before there are any."""
+        """Create the address of a group's dead letters, to which a client may attach before there are any."""
 
         def answered(there: bool | StoreError) -> None:
             if there is True:
@@ -268,7 +268,9 @@ class Directory:
         questions.has_consumers(self._instance.queries, name.removeprefix(DEAD_LETTERS), answered)
 
     def _make_for_letters(self, name: str) -> None:
-        """As the service makes it, a queue, whatever its client asks for: none is lost for lack of a subscription."""
+        """Create a queue for dead letters, whatever the client wants: in a topic they would be lost without
+        subscriptions.
+        """
         try:
             maker = self._named_by(name, "use")
         except Refusal as refusal:
@@ -295,7 +297,7 @@ class Directory:
             maker.addresses_made += 1
 
         def made(answer: bool | StoreError) -> None:
-            # a dynamic one that was there is its own: the answer was lost, and the question asked again
+            # an existing dynamic address is its own: the first answer was lost, and the query repeated
             its_own = answer is True or (answer is False and origin == "dynamic")
             if maker is not None and not its_own:
                 maker.addresses_made -= 1
@@ -319,10 +321,9 @@ class Directory:
         )
 
     def _named_by(self, name: str, origin: str) -> Maker | None:
-        """Of those who wait for it, and may make it, the one who has made the fewest, None: the service. Others find it
-        there.
+        """Return the waiting connection that may create the address and has created the fewest; None: the service.
 
-        :raises Refusal: none of them may.
+        :raises Refusal: no waiting connection may create it.
         """
         makers = [maker for _, maker in self._waiting[name, origin]]
         able = [maker for maker in makers if maker is None or maker.may(Verb.CREATE, name)]
@@ -366,8 +367,8 @@ class Directory:
         return address
 
     def _forget_least_used(self) -> None:
-        """Keep the object of an address with users: another look-up would make a second one. A queue that is held whole
-        stays in memory until it is shared.
+        """Forget the least used addresses beyond the bound, except those with links: another look-up would create a
+        second object. A queue whose whole group is held stays in memory until it is shared.
         """
         most = min(MOST_KNOWN, self._instance.memory.most_addresses)
         for name, address in list(islice(self._known.items(), max(0, len(self._known) - most))):
@@ -387,7 +388,7 @@ class Directory:
                 self._instance.loop.contain(callback)
 
     def remove_dynamic(self, address: Address, maker: Maker) -> None:
-        """Remove it and its messages: the link (or connection) that it lived with has ended."""
+        """Remove a dynamic address with its messages, as its link (or connection) has ended."""
         self.removed(address)
         self._drop_dynamic(address.name, maker)
 
@@ -398,7 +399,7 @@ class Directory:
         remove_behind(self._instance, lambda: self._remove_dynamic(name), maker)
 
     def _remove_dynamic(self, name: str) -> None:
-        """Where the commit of an application holds it, it is tried again, for as long as that takes."""
+        """Remove a dynamic address from the store, and retry for as long as an application's commit has it locked."""
 
         def removed(groups: list[int] | StoreError | None) -> None:
             if groups is None:
@@ -412,7 +413,7 @@ class Directory:
 
 
 def _policies(name: str, stored: questions.Stored) -> tuple[Policies, dict[int, OwnPolicies]]:
-    """Those of the address, and those that groups of it have of their own."""
+    """Return the policies of the address, and the own policies of its groups."""
     policies = Policies(
         max_attempts=stored.max_attempts,
         on_expiry=stored.on_expiry,
@@ -434,7 +435,7 @@ def _policies(name: str, stored: questions.Stored) -> tuple[Policies, dict[int, 
 def _retry(name: str, text: str) -> Retry:
     try:
         return parse_retry(text)
-    except RetryInvalid as error:  # not written by this version
+    except RetryInvalid as error:  # another version has written it
         log.error("retried at once", address=shown(name), error=str(error))
         return IMMEDIATE
 

@@ -1,5 +1,5 @@
-"""From a message to its entries: the terms of a post, the rows that make a half deliverable, and the entries that are
-born leased to this instance.
+"""Enqueue turns a message into entries: it computes the terms of a post, writes the rows that make a half deliverable,
+and creates the entries that are born leased to this instance.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from store.spool import Octets
 
 
-#: the reason of the op for subscriptions with no-local of the connection that posted (P16)
+#: the reason of the op for subscriptions with no-local on the posting connection (P16)
 NO_LOCAL = "no-local"
 
 
@@ -43,8 +43,8 @@ class Enqueue:
         self._schedule = schedule
 
     def terms(self, facts: Facts, address: Address) -> DeliveryTerms:
-        """Of a message posted now: when it expires (rule P12), when it may be delivered (D7), its priority (P17) or,
-        on a fifo address, its group (P18).
+        """Return the terms of a message posted now: when it expires (rule P12), when it may be delivered (D7), its
+        priority (P17) or, on a fifo address, its group (P18).
         """
         if self._instance.disk_low:
             raise self.disk_refusal
@@ -78,9 +78,9 @@ class Enqueue:
         terms: DeliveryTerms,
         poster: object = None,
     ) -> Entry | None:
-        """Write the rows that make a half deliverable. Returns the entry if it is born leased to this instance.
+        """Write the rows that make a half deliverable; return the entry if it is born leased to this instance.
 
-        ``message``: None if only the store has it.
+        ``message``: None if it is in the store only.
 
         ``poster``: the connection it came on, for subscriptions with no-local.
         """
@@ -88,7 +88,7 @@ class Enqueue:
         if queue is None or address.fans:
             without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
             batch.fan(address.id, half_id, terms, address.groups, without)
-            if without:  # leave a trace: without it the message would count as lost on its way to them
+            if without:  # the op is the record: without it the message would count as lost for these groups
                 covers = [(half_id, group_id) for group_id in without]
                 batch.op(self._instance.uuids.next(), b"accept", reason=NO_LOCAL, covers=covers)
             if self._instance.peers and terms.available == BEFORE:
@@ -111,8 +111,8 @@ class Enqueue:
         half_ids: Sequence[int],
         txn_id: bytes,
     ) -> bool:
-        """Write the halves of a transaction, and what :meth:`write_entry` writes of each, all at once. False: nothing
-        was written, as not all are plain, small, and for one queue without a consumer here.
+        """Write the halves of a transaction with the rows of :meth:`write_entry`, all at once; whether they were
+        written. False: some are not plain, or are large, or not for one queue without a consumer here.
         """
         only = posts[0][0]
         queue = only.queue
@@ -129,7 +129,7 @@ class Enqueue:
         return True
 
     def wake(self, batch: Batch, address: Address, entry_id: int, terms: DeliveryTerms) -> None:
-        """Let other instances, where there are any, know of an entry that the store makes of a half it has."""
+        """Notify other instances, if any, of an entry that the store makes of one of its halves."""
         if terms.available == BEFORE:
             queue = address.queue
             group = -address.id if queue is None or address.fans else queue.group_id
@@ -142,7 +142,7 @@ class Enqueue:
             batch.tell(group_id, half_id)
 
     def posted(self, address: Address, entry: Entry | None, half_id: int, terms: DeliveryTerms) -> None:
-        """The rows of :meth:`write_entry` are durable."""
+        """Pass on an entry whose rows of :meth:`write_entry` are durable."""
         if entry is not None:
             entry.queue.arrived(entry)
             return
@@ -155,13 +155,15 @@ class Enqueue:
             queue.posted(half_id, terms)
 
     def unposted(self, entry: Entry | None) -> None:
-        """The rows of :meth:`write_entry` were refused, or are written again."""
+        """Undo the reservation of an entry whose rows were refused, or are written again."""
         if entry is not None:
             entry.queue.unreserve(entry)
 
 
 def _check_delay(facts: Facts, address: Address) -> None:
-    """Whether the address takes messages that are to be delivered later (H1, H14)."""
+    """Check the message's delivery time against the kind of the address (H1, H14); raise a refusal if they do not
+    fit.
+    """
     name = shown(address.name)
     if facts.delivery_time_ms is not None or facts.delivery_delay_ms:
         if address.transactional:
@@ -174,19 +176,20 @@ def _check_delay(facts: Facts, address: Address) -> None:
 
 
 def _micros(unix_ms: int) -> int:
-    """The time as PostgreSQL counts: microseconds since 2000."""
+    """Convert Unix milliseconds to PostgreSQL's microseconds since 2000."""
     return unix_ms * 1000 - POSTGRES_EPOCH * 1_000_000
 
 
-# On which terms a stored message is delivered once more: to a group that is moved back, or as a letter's replay.
+# The terms of a stored message that is delivered again: by a seek of its group, or as the replay of a dead letter.
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
 
 
 def terms_again(head: bytes, *, fifo: bool, posted_at: datetime) -> DeliveryTerms:
-    """``head``: the message, or its beginning with all sections before its body. Its time to live counts from
-    ``posted_at``; its delivery time is over. A message that cannot be read is delivered as a plain one, and set aside.
+    """Return the terms of a message that is delivered again. ``head``: the message, or its beginning with all sections
+    before the body. Its time to live counts from ``posted_at``; its delivery time has passed. A message that cannot be
+    decoded is delivered as a plain one, and then set aside.
     """
     try:
         facts = examine_head(head)
@@ -196,14 +199,14 @@ def terms_again(head: bytes, *, fifo: bool, posted_at: datetime) -> DeliveryTerm
 
 
 def terms_of(facts: Facts, *, fifo: bool) -> DeliveryTerms:
-    """Its priority or, on an address of kind fifo, its message group."""
+    """Return terms with the message's priority or, on an address of kind fifo, its message group."""
     if fifo:
         return DeliveryTerms(message_group=ALONE if facts.group_id is None else message_group(facts.group_id))
     return DeliveryTerms(priority=DEFAULT if facts.priority is None else facts.priority)
 
 
 def _expires(facts: Facts, posted_at: datetime) -> int:
-    """Microseconds since 2000, as when it was posted (P12)."""
+    """Return when the message expires, in microseconds since 2000, counted from its post (P12)."""
     ends = INFINITY
     if facts.ttl_ms:
         ends = (posted_at - _EPOCH) // _MICRO + facts.ttl_ms * 1000

@@ -1,4 +1,4 @@
-"""An address, as the links and the queues of this instance see it."""
+"""An address is a node of the store, with its queues and links at this instance."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class User(Protocol):
     """A link that uses an address, or that is being attached to it."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """Detach it: the address was removed, or another instance has the link now."""
+        """Detach the link with the refusal: its address was removed, or another instance has the link now."""
 
 
 class Address:
-    """A node of this store. ``queue``: the default group of a queue; None for a topic.
+    """A node of this store. ``queue``: the queue of its default consumer group; None for a topic.
 
     ``fans``: each message has an entry for each of several groups: on a topic, or a queue with groups other than the
     default one (D1).
@@ -67,56 +67,56 @@ class Address:
         self.topic = topic
         self.dynamic = dynamic
         self.policies = policies
-        #: of its groups that have some, by their ids
+        #: the policies of groups that have their own, by group id
         self.own_policies = own_policies
-        #: from its policies, copied for the hot path
+        #: copied from its policies for the hot path
         self.fifo = policies.fifo
         self.set_kind(kind)
-        #: of transactions whose first message goes to it (H7)
+        #: the check terms of transactions whose first message is posted to it (H7)
         self.check_terms = OwnCheckTerms()
         self.queue: Queue | None = None
         self.fans = topic
-        #: how many groups it has, as far as is known: the rows that a message costs
+        #: the number of its groups, as far as is known: a message costs as many rows
         self.groups = 1
         #: groups other than the default one that have a consumer here
         self.subscriptions: list[Queue] = []
-        #: they are refused when it is removed; while it has any it is not forgotten
+        #: its links, which are refused when it is removed; an address with links is not forgotten
         self.users: set[User] = set()
         #: whether it was removed
         self.gone = False
-        #: when its use was last noted in the store, or last checked there
+        #: the monotonic time at which its use was last noted in the store, or checked there
         self.noted = time.monotonic()
 
     def set_kind(self, kind: str) -> None:
-        """What it takes (H1); it counts from the next post on. Whether it is of kind fifo never changes."""
-        #: posts in transactions alone, and makes these checkable
+        """Set the kind (H1), which applies from the next post on. Kind fifo never changes."""
+        #: whether it accepts posts only in transactions, and makes these checkable
         self.transactional = kind == "transaction"
-        #: posts that say when they are to be delivered alone
+        #: whether it accepts only posts that name a delivery time or delay
         self.delayed = kind == "delay"
-        #: each post needs a look at its kind
+        #: whether each post needs a check of the kind
         self.particular = self.fifo or self.transactional or self.delayed
 
     @property
     def queues(self) -> list[Queue]:
-        """Those of its groups that are known here."""
+        """The queues of its groups that are known here."""
         return [queue for queue in (self.queue, *self.subscriptions) if queue is not None]
 
     def policies_of(self, group_id: int) -> Policies:
-        """Those of a group of it: its own before those of the address."""
+        """Return the policies of one of its groups: its own override those of the address."""
         own = self.own_policies.get(group_id)
         return self.policies if own is None else own.over(self.policies)
 
     def set_policies(self, policies: Policies, own_policies: Mapping[int, OwnPolicies]) -> None:
-        """They count from the next outcome on."""
+        """Set the policies, which apply to outcomes decided after this call."""
         self.policies, self.own_policies = policies, own_policies
         for queue in self.queues:
             queue.policies = self.policies_of(queue.group_id)
 
 
 def look_at_target(name: str) -> None:
-    """Whether clients may post to the address ``name``, whether it is there or not.
+    """Check that clients may post to the address ``name``, whether it exists or not.
 
-    :raises Refusal: it keeps what the service puts aside: each message there is as the service says, and has its op.
+    :raises Refusal: the address keeps dead letters, which the service alone posts, each with its op.
     """
     if keeps_dead_letters(name):
         its = "it is" if name == UNANSWERED else f"names that begin with {DEAD_LETTER_PREFIX} are"
@@ -125,5 +125,5 @@ def look_at_target(name: str) -> None:
 
 
 def resource_deleted(address: Address) -> Refusal:
-    """The refusal with which links of a removed address end."""
+    """Return the refusal with which links of a removed address end."""
     return Refusal(Condition.RESOURCE_DELETED, f"the address {shown(address.name)} was removed")

@@ -1,7 +1,7 @@
-"""What the users of an instance's connections may do (rule S3), and how a change of it reaches them.
+"""Permissions loads the rights of the users with connections here (rule S3), and applies changes to these.
 
-A user's permissions are asked for when its first connection opens, and kept while it has one. They are asked for anew
-when something has changed: a notice says so, and a look each second, as notices may be missed.
+A user's permissions are queried when its first connection opens, and kept while it has one. They are queried again
+after each change, which a NOTIFY reports, and a poll each second, as a NOTIFY may be lost.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from coordinator.instance import Instance
     from store.questions.permissions import Granted
 
-#: At the end of a pattern: whatever comes after. There alone: a name can have all other characters.
+#: At the end of a pattern: any characters. Only there: a name may have this character elsewhere.
 ANYTHING = "*"
-#: In place of an address, for asking what became of others' transactions.
+#: In place of an address, for querying the decisions of others' transactions.
 TRANSACTIONS = "$transactions"
 
 _EVERYTHING = frozenset((verb.value, ANYTHING) for verb in Verb)
 _LOOK_SECONDS = 1.0
-#: users that are asked about at once
+#: how many users one query names
 _ASKED_AT_ONCE = 500
 
 
 class Rights:
-    """What one user may do. ``granted``: verbs, each with a pattern; a later version's, which may run beside this one,
-    allow nothing here.
+    """The rights of one user. ``granted``: verbs, each with a pattern; verbs of a later version, which may run beside
+    this one, allow nothing here.
     """
 
     __slots__ = ("_names", "_prefixes", "granted")
@@ -54,8 +54,9 @@ class Rights:
         self._prefixes = {verb: tuple(each) for verb, each in prefixes.items()}
 
     def may(self, verb: Verb, name: str) -> bool:
-        """``name``: of an address, for ``check`` of a producer group. To receive and to browse, it may be a consumer
-        group's, as a source has it (``orders::billing``): who may receive from the address may from each group of it.
+        """Whether the user may use the address ``name``; for ``check``, the producer group. To receive and to browse,
+        the name may be a consumer group's in a source (``orders::billing``): a right on the address covers all its
+        groups.
         """
         names = self._names[verb]
         if name in names or name.startswith(self._prefixes[verb]):
@@ -63,7 +64,7 @@ class Rights:
         return verb in _OF_GROUPS and GROUP_SEPARATOR in name and name.partition(GROUP_SEPARATOR)[0] in names
 
     def ever(self, verb: Verb) -> bool:
-        """Whether it has the verb for any name."""
+        """Whether the user has the verb for any name."""
         return bool(self._names[verb] or self._prefixes[verb])
 
 
@@ -71,30 +72,30 @@ _OF_GROUPS = (Verb.RECEIVE, Verb.BROWSE)
 
 
 def unauthorized(verb: Verb, name: str) -> Refusal:
-    """The same whether there is an address of that name or not."""
+    """Return the refusal of a verb, which does not depend on whether the address exists."""
     return Refusal(Condition.UNAUTHORIZED_ACCESS, f"no permission to {verb}: {shown(name)}")
 
 
 class Grantee(Protocol):
-    """A connection."""
+    """A connection, which is granted the rights of its user."""
 
     @property
     def user(self) -> str | None:
-        """None: it is without a login."""
+        """The user's name; None: the connection has no login."""
 
     def granted(self, rights: Rights) -> None:
-        """What it may do: first to open, then after each change."""
+        """Apply the user's rights: at first to open, then after each change."""
 
 
 class Permissions:
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._holders: dict[str | None, dict[Grantee, None]] = {}
-        #: of users with connections, once they are known; and of clients without a login
+        #: the rights of users with connections, once known; and of clients without a login
         self._rights: dict[str | None, Rights] = {}
-        #: users to ask about
+        #: users whose rights are to be queried
         self._wanted: dict[str, None] = {}
-        #: how many changes there had been when those that are known were asked for
+        #: the number of changes as of which the known rights were queried
         self._changes = -1
         self._asking = False
         self._again = False
@@ -104,7 +105,7 @@ class Permissions:
         self.look()
 
     def enter(self, holder: Grantee) -> None:
-        """It gets its rights at once, or when the store has answered."""
+        """Add a connection, which gets its rights at once, or when the store has answered."""
         self._holders.setdefault(holder.user, {})[holder] = None
         rights = self._rights.get(holder.user)
         if rights is not None:
@@ -123,7 +124,7 @@ class Permissions:
                 self._wanted.pop(holder.user, None)
 
     def look(self) -> None:
-        """Whether something has changed."""
+        """Query the number of changes, and the rights that are wanted."""
         if self._asking:
             self._again = True
             return
@@ -135,7 +136,7 @@ class Permissions:
 
     def _found(self, names: Sequence[str], found: questions.Found | StoreError) -> None:
         self._asking = False
-        if isinstance(found, StoreError):  # the next look asks again
+        if isinstance(found, StoreError):  # the next poll queries again
             self._want(names)
             return
         if found.changes != self._changes:
@@ -157,7 +158,7 @@ class Permissions:
         rights = self._rights[user] = Rights(granted)
         for holder in list(self._holders.get(user, ())):
             try:
-                if holder in self._holders.get(user, ()):  # else an earlier one has ended it
+                if holder in self._holders.get(user, ()):  # else granting an earlier connection has ended this one
                     holder.granted(rights)
             except Exception:  # noqa: BLE001 - a defect costs its connection only
                 self._instance.loop.contain(holder)

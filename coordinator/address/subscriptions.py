@@ -1,4 +1,4 @@
-"""Consumer groups other than the default one: joined by links, and removed with the last (rule D1)."""
+"""Subscriptions are consumer groups other than the default one: links join them; the last one may remove them (D1)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
 
-#: between checks whether a group must still wait for transactions that retire its deliveries
+#: seconds between checks whether a group must still wait for transactions that retire its deliveries
 _UNDECIDED_SECONDS = 0.5
-#: between attempts to remove a group that the commit of an application holds
+#: seconds between attempts to remove a group that an application's commit has locked
 _HELD_SECONDS = 0.2
-#: how long an attach waits for the group of its name to be removed, and between looks
+#: how long an attach waits for the ended group of its name to be removed; and the seconds between checks
 _LONGEST_WAIT_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
@@ -45,15 +45,15 @@ class Joining:
 
 
 class Subscriptions:
-    """The consumer groups that links of this instance use."""
+    """Creates, finds and removes the consumer groups that links of this instance use."""
 
     def __init__(self, instance: Instance, queues: Queues) -> None:
         self._instance = instance
         self._queues = queues
-        #: groups (address, name) that links are about to join
+        #: how many links are about to join each group (address, name)
         self._joining: Counter[tuple[int, str]] = Counter()
-        #: groups that have ended, and may be in the store still, with their ids: the commit of an application may hold
-        #: them
+        #: ids of groups (address, name) that have ended and may still be in the store: an application's commit may have
+        #: locked them
         self._ending: dict[tuple[int, str], int] = {}
 
     def join(
@@ -64,10 +64,10 @@ class Subscriptions:
         absent: Refusal | None = None,
         user: str | None = None,
     ) -> None:
-        """Find or make a consumer group other than the default one. ``absent``: the answer where it is not there, and
-        is not to be made. ``user``: whose link it is.
+        """Find or create a consumer group other than the default one. ``absent``: the refusal if it does not exist and
+        is not to be created; None: create it. ``user``: the user of the link.
 
-        One of that name that has just ended is never found: its messages were another's.
+        A group of that name that has just ended is never joined: its messages were for another subscription.
         """
         key = (address.id, group.name)
         until = time.monotonic() + _LONGEST_WAIT_SECONDS
@@ -76,7 +76,7 @@ class Subscriptions:
         address.users.add(joining)
 
         def made(group_id: int | StoreError | None) -> None:
-            if group_id is None:  # another instance has just made it: now it can be seen
+            if group_id is None:  # another instance has just created it: now it can be found
                 ask()
                 return
             ending = key in self._ending or consumer_groups.is_ending(group_id)
@@ -120,8 +120,8 @@ class Subscriptions:
     def find(
         self, name: str, after: int, user: str | None, found: Callable[[tuple[int, str] | StoreError | None], None]
     ) -> None:
-        """The group and the topic of the next lasting subscription of this name that is not another user's; None where
-        there is none. ``after``: the group of the one that was found before, or 0. One that has ended is none.
+        """Find the group and the topic of the next lasting subscription of this name that is not another user's and has
+        not ended; None if there is no further one. ``after``: the group of the one found before, or 0.
         """
 
         def looked(answer: tuple[int, str] | StoreError | None) -> None:
@@ -134,7 +134,7 @@ class Subscriptions:
 
     def remove(self, address: Address, queue: Queue, *, lasting: bool = False) -> None:
         """Remove the group with its entries, once all transactions that retire its deliveries are decided. ``lasting``:
-        it is not one that ends with its links.
+        the group does not end with its links.
         """
         if queue.consumers or queue.searches or (address.id, queue.name) in self._joining:
             return  # other links still share it, or are about to
@@ -149,8 +149,8 @@ class Subscriptions:
         remove_behind(self._instance, lambda: self._remove(queue, key, lasting=lasting))
 
     def _remove(self, queue: Queue, key: tuple[int, str], *, lasting: bool, held: bool = False) -> None:
-        """Where the commit of an application holds the group, it is tried again, for as long as that takes. ``held``:
-        it was before.
+        """Remove the group from the store, and retry for as long as an application's commit has it locked. ``held``: it
+        was locked before.
         """
 
         def removed(gone: bool | StoreError) -> None:

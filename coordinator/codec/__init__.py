@@ -1,1 +1,1 @@
-"""Selectors over messages, and the copies of messages that checkers get."""
+"""The codec evaluates selectors over stored messages."""

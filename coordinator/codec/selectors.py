@@ -1,21 +1,21 @@
 """JMS message selectors (rule P16; Jakarta Messaging 3.1, section 3.8): parsed once, evaluated against stored messages.
 
-A selector is a condition in a subset of SQL-92. It holds where it is true: for a delivery false and unknown are the
-same, for ``NOT`` they are not. The rules where the specification leaves room, or people expect otherwise:
+A selector is a condition in a subset of SQL-92. It matches if it is true: for a delivery false and unknown are equal,
+for ``NOT`` they differ. The rules where the specification leaves room, or readers expect otherwise:
 
-* Values that are not alike compare as false, with ``<>`` too; only numbers have an order. A literal that can never be
-  what its operator needs is an error of the selector.
-* Arithmetic on what is no number is unknown, and so is a division by zero. Exact numbers divide as in Java: ``7 / 2``
-  is 3. They do not overflow up to 1,024 bits.
+* Values of different types compare as false, with ``<>`` too; only numbers have an order. A literal that can never have
+  the type that its operator needs is an error of the selector.
+* Arithmetic on other values than numbers is unknown, and so is a division by zero. Exact numbers divide as in Java:
+  ``7 / 2`` is 3. They do not overflow up to 1,024 bits.
 * A condition that is neither true nor false (a property that is a string, say) is unknown.
-* Names are those of the JMS mapping: ``JMSMessageID``… as Qpid JMS shows them, application properties as they are.
-  Beside them ``amqp.message_id``, ``amqp.subject``… name the fields of header and properties as AMQP has them, and a
-  name in double quotes is an application property whatever its characters.
+* Names are those of the JMS mapping: ``JMSMessageID``… as Qpid JMS returns them, application properties unchanged.
+  In addition ``amqp.message_id``, ``amqp.subject``… name the fields of AMQP's header and properties, and a name in
+  double quotes is an application property, whatever its characters.
 
-What a selector may cost is bounded: its text, its tokens, its nesting, and the work of one evaluation, in octets
-looked at (``MOST_WORK``). Beyond that the selector is unknown for the message, which is not selected then.
+The cost of a selector is bounded: its text, its tokens, its nesting, and the work of one evaluation, in octets compared
+(``MOST_WORK``). Beyond that the selector is unknown for the message, which is then not selected.
 
-One file because the grammar and what it is compiled to are one thing: a function for each kind of node.
+One file because the grammar and its compilation belong together: a function for each kind of node.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from coordinator.memory import Account
 
 
-# The patterns of LIKE (Jakarta Messaging 3.1, section 3.8.1.2), matched in time of at most text times pattern.
+# Patterns of LIKE (Jakarta Messaging 3.1, section 3.8.1.2) are matched in a time of at most text times pattern.
 
 
 class _Segment:
@@ -68,7 +68,7 @@ class _Segment:
         return self._expression.match(text, at) is not None
 
     def find(self, text: str, at: int, end: int) -> int:
-        """Its first place in ``text[at:end]``; below 0 if it is not there."""
+        """Return its first place in ``text[at:end]``; below 0 if there is none."""
         if self._expression is None:
             return text.find(self._literal, at, end)
         found = self._expression.search(text, at, end)
@@ -85,7 +85,7 @@ class Pattern:
     def __init__(self, segments: list[list[str]]) -> None:
         first, *others = segments
         self._first = _Segment(first)
-        #: None: there is no % in it
+        #: None: the pattern has no %
         self._last = _Segment(others[-1]) if others else None
         self._between = [_Segment(each) for each in others[:-1] if each]
         #: work for each character of a text
@@ -106,7 +106,7 @@ class Pattern:
         return True
 
 
-# A stored message as selectors see it, by the names of the JMS mapping, of AMQP's fields, and of its properties.
+# A view gives selectors a stored message by the names of the JMS mapping, of AMQP's fields, and of its properties.
 
 #: the most work of one evaluation: octets of the strings compared, for LIKE times the characters of the pattern
 MOST_WORK = 1 << 22
@@ -115,11 +115,11 @@ Evaluate = Callable[["View"], object]
 
 
 class TooMuchWork(Exception):
-    """The evaluation has cost as much as it may."""
+    """The evaluation has exceeded its bound of work."""
 
 
 class View:
-    """A message as selectors see it; its sections are decoded when first asked for."""
+    """Gives selectors the fields of a message; its sections are decoded on first access."""
 
     __slots__ = (
         "_application",
@@ -144,7 +144,7 @@ class View:
         self._work = 0
 
     def spend(self, octets: int) -> None:
-        """Count the work of looking at so many octets."""
+        """Count the work of comparing so many octets."""
         self._work += octets
         if self._work > MOST_WORK:
             raise TooMuchWork
@@ -163,7 +163,7 @@ class View:
                 elif code == APPLICATION_PROPERTIES:
                     self._application = {key: pair for key, pair in pairs(message, value) if isinstance(key, str)}
         except DecodeError:
-            pass  # sections that cannot be read count as missing
+            pass  # sections that cannot be decoded count as missing
         return header
 
     def header(self, index: int) -> object:
@@ -187,7 +187,7 @@ class View:
         if name not in self._decoded:
             self.spend(len(pair))
             found: object = (
-                None  # a value that cannot be read, or that no property may have (section 3.2.5), counts as missing
+                None  # undecodable values, and those that no property may have (section 3.2.5), count as missing
             )
             with suppress(DecodeError):
                 found = scalar(pair, skip(pair, 0))[0]
@@ -215,7 +215,7 @@ _ESCAPED_IDS = ("ID:AMQP_BINARY:", "ID:AMQP_UUID:", "ID:AMQP_ULONG:", "ID:AMQP_S
 
 
 def _id(view: View, index: int) -> str | None:
-    """A message-id or correlation-id as Qpid JMS shows it; None if there is none."""
+    """Return a message-id or correlation-id as Qpid JMS does; None if there is none."""
     found = view.property(index)
     if type(found) is int:
         return f"ID:AMQP_ULONG:{found}"
@@ -275,15 +275,15 @@ AMQP_FIELDS: dict[str, Evaluate] = {
 }
 
 
-#: characters of a selector
+#: the most characters of a selector
 LONGEST = 8192
-#: names, values and signs of a selector: reading takes some 50 microseconds for each
+#: the most names, values and signs of a selector: parsing takes some 50 microseconds for each
 MOST_TOKENS = 512
-#: levels of conditions within conditions
+#: the most levels of nested conditions
 DEEPEST = 100
-#: bits of an exact number; one that outgrows them is unknown
+#: the most bits of an exact number; a larger one is unknown
 _WIDEST = 1024
-#: seconds of one turn for all selectors together
+#: seconds that all selectors together may use in one turn
 _TURN_SECONDS = 0.02
 
 _GRAMMAR = r"""
@@ -339,8 +339,8 @@ class _Compiled(NamedTuple):
 
 
 class Selector:
-    """A compiled selector. Refusal (``amqp:invalid-field``) with line and column if ``text`` is none. ``octets``: an
-    upper bound of its memory, from measurements.
+    """A compiled selector. ``octets``: an upper bound of its memory, from measurements. An invalid ``text`` raises a
+    refusal (``amqp:invalid-field``) with line and column.
     """
 
     __slots__ = ("__weakref__", "_condition", "octets", "text")
@@ -354,7 +354,9 @@ class Selector:
         self.octets = _octets(text, tokens)
 
     def matches(self, message: bytes, attempts: int) -> bool:
-        """Whether it is true for a stored message; ``attempts``: deliveries so far that a client may have seen."""
+        """Whether the selector is true for a stored message; ``attempts``: deliveries so far that a client may have
+        seen.
+        """
         try:
             return self._condition(View(message, attempts)) is True
         except TooMuchWork:
@@ -362,20 +364,20 @@ class Selector:
 
 
 def _octets(text: str, tokens: int) -> int:
-    """Upper bound of the memory of a compiled selector, from measurements: of its tokens, its strings, the parts of its
-    patterns, and the expressions of parts with a ``_``.
+    """Return an upper bound of the memory of a compiled selector, from measurements: of its tokens, its strings, the
+    parts of its patterns, and the expressions of parts with a ``_``.
     """
     parts = text.count("%")
     return 1000 + 420 * tokens + 8 * len(text) + 80 * parts + 600 * min(text.count("_"), parts + tokens)
 
 
 class TurnShare:
-    """The time that selectors have in one turn of the reactor. What is left then waits for the next turn."""
+    """Limits the time of selectors in one turn of the reactor; remaining work waits for the next turn."""
 
     __slots__ = ("end",)
 
     def __init__(self) -> None:
-        #: by the monotonic clock; 0: no selector was applied in this turn
+        #: the monotonic time at which the share ends; 0: no selector was applied in this turn
         self.end = 0.0
 
     def renew(self) -> None:
@@ -402,7 +404,7 @@ def _parser() -> Lark:
 
 
 def _parse(text: str) -> tuple[_Node, int]:
-    """The parsed text, and how many tokens it has."""
+    """Parse a text; return the tree, and the number of its tokens."""
     parsing = _parser().parse_interactive(text)
     last: Token | None = None
     number = -1
@@ -456,7 +458,7 @@ def _compile(node: _Node, deep: int) -> _Compiled:
 
 
 def _condition(node: _Node, deep: int) -> Evaluate:
-    """The operand of AND, OR and NOT, and the whole: true, false or unknown."""
+    """Compile a condition, the whole or an operand of AND, OR and NOT: true, false or unknown."""
     kind, evaluate = _compile(node, deep)
     if kind is Kind.TRUTH:
         return evaluate
@@ -680,7 +682,7 @@ def _like(node: Tree[Token], deep: int) -> _Compiled:
 
 
 def _segments(token: Token, pattern: str, escape: str) -> list[list[str]]:
-    """The parts before, between and after each ``%``: lists of characters, with an empty one for ``_``."""
+    """Split a pattern at each ``%``; return lists of characters, with an empty one for ``_``."""
     segments: list[list[str]] = [[]]
     characters = iter(pattern)
     for character in characters:
@@ -703,7 +705,7 @@ def _null(node: Tree[Token], deep: int) -> _Compiled:
 
 
 def _arithmetic(node: Tree[Token], deep: int) -> _Compiled:
-    """A chain of operators of one rank, from left to right."""
+    """Compile a chain of operators of one rank, from left to right."""
     children = node.children
     first = _numeric(children[0], deep)
     signs_and_operands = zip(children[1::2], children[2::2], strict=True)
@@ -776,23 +778,26 @@ _NODES: dict[str, Callable[[Tree[Token], int], _Compiled]] = {
 }
 
 
-# The selectors that links have: each text is read once, and the memory of all of them has a bound (P16, S4).
+# Selectors of links are compiled once for each text, and the memory of all together is bounded (P16, S4).
 
-#: that are kept for the next link when no link has them any more
+#: how many selectors are kept for later links when no link uses them
 _MOST_KEPT = 128
 
 
 class Selectors:
-    """Those of one worker; links that ask for the same text have the same selector."""
+    """Keeps the selectors of one worker; links with the same text share a selector."""
 
     def __init__(self, memory: Account) -> None:
         self._memory = memory
         self._known: WeakValueDictionary[str, Selector] = WeakValueDictionary()
-        #: the selectors that were asked for last
+        #: the selectors used last
         self._recent: OrderedDict[str, Selector] = OrderedDict()
 
     def of(self, text: str) -> Selector:
-        """Refusal if the text is no selector, or all selectors together take too much memory."""
+        """Return the selector of a text.
+
+        :raises Refusal: the text is not a selector, or all selectors together take too much memory.
+        """
         found = self._known.get(text)
         if found is None:
             found = self._known[text] = self._read(text)

@@ -1,1 +1,1 @@
-"""A consumer group of an address: its entries, windows, consumers."""
+"""A group is a consumer group of an address, with its entries, windows and consumers."""

@@ -1,4 +1,4 @@
-"""What each outcome of a delivery does to its entry (rules P11, T26): first in the store, then in memory."""
+"""Deliveries applies outcomes to their entries (rules P11, T26): first in the store, then in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Most octets of annotations that all outcomes together leave on one message.
+#: The most octets of annotations that all outcomes together leave on one message.
 MOST_ANNOTATION_OCTETS = 1 << 18
 
 #: annotation of a modified outcome: the level of the wait before the next delivery; below 0, to the dead letters (D2)
@@ -36,8 +36,8 @@ _DELAY_LEVEL_OCTETS = DELAY_LEVEL.encode()
 
 
 def write(batch: Batch, entries: Sequence[Entry], ops: UuidV7, txn_id: bytes) -> Sequence[tuple[int, int]]:
-    """Add the rows that apply their outcomes to leased entries. (half id, group id) of those that are accepted: one op,
-    which is the caller's, covers them all.
+    """Write the rows that apply the outcomes of leased entries to a batch. Return (half id, group id) of the accepted
+    ones: the caller writes one op that covers them all.
     """
     accepted = [entry for entry in entries if entry.outcome is ACCEPTED]
     if len(accepted) < len(entries):
@@ -88,24 +88,24 @@ def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None
 
 
 def failures_after(entry: Entry, outcome: Outcome) -> int:
-    """Failed deliveries, this one included."""
+    """Return the number of failed deliveries, this one included."""
     return entry.failures + (1 if outcome.delivery_failed or outcome.kind is Kind.REJECTED else 0)
 
 
 def attempts_after(entry: Entry, outcome: Outcome) -> int:
-    """Deliveries that a client may have seen, this one included; not one that it has released or modified (part 3,
-    sections 3.4.4 and 3.4.5).
+    """Return the number of deliveries that a client may have seen, this one included; deliveries that it has released
+    or modified do not count (part 3, sections 3.4.4 and 3.4.5).
     """
     return entry.attempts + (1 if outcome.delivery_failed or outcome.seen or outcome.kind is Kind.REJECTED else 0)
 
 
 def concluded(entry: Entry, outcome: Outcome, failures: int) -> Outcome:
-    """The outcome with what becomes of the message: dead, to be delivered later, or at once (D2, D4)."""
+    """Return the outcome with its effect on the message: dead, delivered later, or at once (D2, D4)."""
     policies = entry.queue.policies
     level = _level(outcome)
     dead, wait = "", 0
     if policies.dead_letters:
-        pass  # what fails there stays there
+        pass  # failed dead letters stay at their address
     elif failures >= policies.max_attempts:
         dead = f"attempts used up: {failures} of {policies.max_attempts}"
     elif level < 0:
@@ -116,13 +116,13 @@ def concluded(entry: Entry, outcome: Outcome, failures: int) -> Outcome:
         elif failures > entry.failures:
             wait = policies.retry.wait_ms(failures)
     retry_at = now_micros() + wait * 1000 if wait else 0
-    if policies.fifo and entry.expires:  # it holds up its message group no longer than it lives
+    if policies.fifo and entry.expires:  # it blocks its message group only until it expires
         retry_at = min(retry_at, entry.expires)
     return outcome._replace(dead=dead, retry_at=retry_at)
 
 
 def _level(outcome: Outcome) -> int:
-    """The delay level that a consumer asks for; 0: none, or what it says is no number, or cannot be read."""
+    """Return the delay level that a consumer names; 0: it names none, or no number, or it cannot be decoded."""
     if _DELAY_LEVEL_OCTETS not in outcome.annotations:
         return 0
     for key, octets in pairs(outcome.annotations, 0):
@@ -134,7 +134,9 @@ def _level(outcome: Outcome) -> int:
 
 
 def merged(entry: Entry, outcome: Outcome) -> bytes:
-    """The entry's annotations with those of the outcome added; unchanged if they cannot be read or are too large."""
+    """Return the entry's annotations merged with the outcome's; unchanged if they cannot be decoded or are too
+    large.
+    """
     if not outcome.annotations:
         return entry.annotations
     try:
@@ -145,7 +147,7 @@ def merged(entry: Entry, outcome: Outcome) -> bytes:
 
 
 def settle(entry: Entry) -> None:
-    """The rows of :func:`write` are durable: tell the link, and do the same in memory."""
+    """Apply an outcome in memory, and report it to the link, as the rows of :func:`write` are durable."""
     link, outcome = entry.link, entry.outcome
     assert outcome is not None
     if link is not None:
@@ -184,16 +186,16 @@ def settle(entry: Entry) -> None:
 
 
 def default_outcome(entry: Entry, *, fails: bool) -> Outcome:
-    """Applied to a delivery that is settled in a transaction which rolls back (T28), or whose link has ended.
-    ``fails``: whether it may have failed by that (D5).
+    """Return the outcome of a delivery that is settled in a transaction which rolls back (T28), or whose link has
+    ended. ``fails``: whether the delivery counts as failed (D5).
     """
     link = entry.link
     outcome = LOST if link is None else link.default_outcome or FAILED
     return outcome if fails or not outcome.delivery_failed else RETURNED
 
 
-# Entries that checkable transactions hold (rule H20): what a commit will make of one, worked out when it is retired,
-# as the store decides without this instance; and how one leaves the memory of this instance.
+# Checkable transactions hold entries in the store (rule H20). The effect of a commit is computed when the entry is
+# retired, as the store decides without this instance.
 
 _DECISIONS = {
     Kind.ACCEPTED: b"accept",
@@ -204,11 +206,11 @@ _DECISIONS = {
 
 
 def retired(entry: Entry) -> Retired:
-    """What its outcome will do, by the policies of its group now. The outcome says it from then on, too."""
+    """Return the effect of the entry's outcome by the current policies of its group, and set the outcome to match."""
     outcome = entry.outcome
     assert outcome is not None
     entry.kept = False
-    # an accepted one leaves no entry that could have annotations
+    # an accepted message leaves no entry that could have annotations
     annotations = b"" if outcome is ACCEPTED else entry.annotations
     attempts, failures, dead, wait = entry.attempts, entry.failures, "", 0
     kind, dead_letters = outcome.kind, entry.queue.policies.dead_letters
@@ -234,7 +236,7 @@ def retired(entry: Entry) -> Retired:
 
 
 def decided_elsewhere(entry: Entry) -> None:
-    """Another has committed its transaction, and the store has applied its outcome: tell the link, and let go of it."""
+    """Forget an entry whose transaction another has committed, and report the outcome to its link."""
     link, outcome, queue = entry.link, entry.outcome, entry.queue
     assert outcome is not None
     if link is not None:
@@ -250,17 +252,17 @@ def decided_elsewhere(entry: Entry) -> None:
 
 
 def left(entry: Entry) -> None:
-    """It is its undecided transaction's alone, in the store. Its link, if it is open, has it no more."""
+    """Forget an entry that only its undecided transaction holds, in the store; settle it on its link, if open."""
     if isinstance(entry, GroupedEntry):
         entry.group.left()
     if entry.link is not None:
         entry.link.left(entry)
     _let_go(entry)
-    entry.queue.in_store(entry.id, entry.priority)  # it may have come back already
+    entry.queue.in_store(entry.id, entry.priority)  # the entry may have been returned already
 
 
 def _let_go(entry: Entry) -> None:
     queue = entry.queue
     if isinstance(queue, FifoQueue) and isinstance(entry, GroupedEntry):
-        queue.empty([entry.group])  # what is behind it waits in the store until it is decided (P18)
+        queue.empty([entry.group])  # later entries of the group wait in the store until the decision (P18)
     queue.done_with(entry)

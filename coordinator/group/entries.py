@@ -1,4 +1,4 @@
-"""A committed message of one consumer group, leased to this instance; and the links that take it."""
+"""An entry is a committed message of one consumer group, leased to this instance; consumers and browsers are links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Consumer(Protocol):
-    """A link that takes entries. ``key`` is unique in this process."""
+    """A link that receives entries. ``key`` is unique in this process."""
 
     key: int
     #: applied to a delivery that is settled without a valid outcome (part 3, section 3.5.3)
@@ -27,18 +27,20 @@ class Consumer(Protocol):
 
     @property
     def room(self) -> int:
-        """How many entries it takes now: its credit, within the limit of unsettled deliveries."""
+        """The number of entries that the link accepts now: its credit, within the limit of unsettled deliveries."""
 
     @property
     def draining(self) -> bool: ...
 
     @property
     def waits(self) -> bool:
-        """It has no room just now, for what ends by itself: octets to be written, or a turn. It says so then."""
+        """Whether the link has no room for a short time, until octets are written or the turn ends; it reports the
+        end.
+        """
 
     @property
     def shut(self) -> bool:
-        """It has no room until its peer opens the window of its session. It says so then."""
+        """Whether the link has no room until its peer opens the session's window; it reports that."""
 
     def send(self, entry: Entry) -> bool:
         """Send ``entry``; return whether the link takes another right away.
@@ -47,29 +49,31 @@ class Consumer(Protocol):
         """
 
     def drained(self) -> None:
-        """The queue has nothing more for it: the drain uses up its credit (part 2, section 2.6.7)."""
+        """Use up the credit of a drain, as the queue has no more entries for the link (part 2, section 2.6.7)."""
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
-        """The delivery's outcome is durable: settle it."""
+        """Settle the delivery, whose outcome is durable."""
 
     def enlisted(self, entry: Entry, txn_id: bytes, outcome: Outcome) -> None:
-        """The store holds it for a checkable transaction, which will give it this outcome."""
+        """Confirm the retirement: the store holds the entry for a checkable transaction, which will apply this
+        outcome.
+        """
 
     def left(self, entry: Entry) -> None:
-        """Its transaction is undecided, and decided elsewhere: settle it."""
+        """Settle the delivery, whose undecided transaction is decided elsewhere."""
 
     def unretired(self, entry: Entry, description: str) -> None:
-        """The store refused the outcome (rule D10)."""
+        """Report to the peer that the store has refused the outcome (rule D10)."""
 
 
 class Browser(Protocol):
-    """A link that looks and does not take (distribution-mode copy)."""
+    """A link that reads entries without leasing them (distribution-mode copy)."""
 
     def advance(self) -> None:
-        """Look on, where it has credit."""
+        """Send further entries, if the link has credit."""
 
     def came(self) -> None:
-        """There may be something it has not seen."""
+        """Note that there may be new entries."""
 
 
 class Entry:
@@ -113,16 +117,16 @@ class Entry:
         whole: int = 0,
         failures: int = 0,
     ) -> None:
-        """``attempts``: deliveries that a client may have seen; ``failures``: of these, those that failed. ``expires``:
+        """``attempts``: how many deliveries a client may have seen; ``failures``: how many of them failed. ``expires``:
         microseconds since 2000, 0 for never. ``acquired``: a client had it before.
         """
         self.queue = queue
         self.id = entry_id
         self.half_id = half_id
         self.message: bytes | None = message
-        #: octets of memory
+        #: octets that the entry has in memory
         self.size = len(message) + len(annotations)
-        #: size of a large message, of which ``message`` holds the beginning; 0 for all others
+        #: the size of a large message, of which ``message`` is the beginning; 0 for all others
         self.whole = whole
         self.attempts = attempts
         self.failures = failures
@@ -143,14 +147,14 @@ class Entry:
         self.kept = False
 
     def met(self, event: DeliveryEvent) -> bool:
-        """The event changes its state as the table says; whether it did. KeyError: it cannot be."""
+        """Change the state by the event, as the table says; whether it changed. KeyError: the event cannot occur."""
         before = self.state
         self.state = DELIVERY[before, event]
         return self.state is not before
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key within the group: by priority, then by id (P17)."""
+        """The sort key within the group: by priority, then by id (P17)."""
         return -self.priority, self.id
 
     def __lt__(self, other: Entry) -> bool:
@@ -160,7 +164,7 @@ class Entry:
         return self.id < other.id
 
     def __hash__(self) -> int:
-        """As any object has it; mypyc leaves out that of a class with an order."""
+        """Return the hash of the identity, which mypyc omits for a class with an order."""
         return id(self)
 
 
@@ -169,5 +173,5 @@ POSTGRES_EPOCH = 946_684_800
 
 
 def now_micros() -> int:
-    """Microseconds since 2000-01-01 UTC, as PostgreSQL stores times."""
+    """Return the microseconds since 2000-01-01 UTC, as PostgreSQL stores times."""
     return int((time.time() - POSTGRES_EPOCH) * 1e6)

@@ -1,27 +1,27 @@
-"""A consumer group of a fifo address: message groups that keep their order, each with one consumer at a time (rules
-P18, D3; part 3, section 3.2.4).
+"""A fifo queue serves a consumer group of a fifo address: message groups keep their order, each with one consumer at a
+time (rules P18, D3; part 3, section 3.2.4).
 
-**Decision.** A window that is read by ranges of ids (:mod:`coordinator.group.window`) would be full of one group
-whose consumer waits, and hold up all that lies behind. So entries are found by their group: an index has them by
-(group, id), a *scan* steps from one group to the next over however many entries, and each group is read on by itself, a
-few entries at a time. Nothing here walks through a backlog.
+**Decision.** A window read by ranges of ids (:mod:`coordinator.group.window`) would be full of one group whose consumer
+waits, and block all later entries. So entries are found by their group: an index has them by (group, id), a *scan*
+steps from one group to the next over any number of entries, and each group is read on its own, a few entries at a time.
+No query passes through a backlog.
 
-* A group belongs to the instance that has *claimed* it (table ``message_group``), before it reads anything of it. Its
-  entries are leased one by one besides, so that a crash, expiry and retirement work as on any queue.
-* In memory a group is in a *lane*: that of the consumer that has deliveries of it, or the free one. A consumer is
-  given what is first in its own lane and the free one, in order of commit; the first delivery takes the group to its
-  lane, and when the last is settled (or its transaction decided) it is free again.
-* While an entry of a group is on its way back, nothing newer of the group is sent. What does not fit into memory
-  returns to the store; then the group is read again from its first entry on.
-* A failed delivery that waits for its time (D2) keeps its id, and stays in the store; so does what comes behind it in
-  its group, which no instance reads or claims before. It has no timer: the schedule makes it due
-  (:mod:`coordinator.group.schedule`), and tells the instances. What a consumer has of the group already stays with it.
-* Nothing posted is born leased: the order of the store is the order of delivery, whichever instance took the post.
-* A message without group-id is a group of its own, with a key above 0; its lease is all the claim it needs.
+* An instance *claims* a group (table ``message_group``) before it reads any entry of it. The entries are also leased
+  one by one, so that a crash, expiry and retirement work as on any queue.
+* In memory a group is in a *lane*: that of the consumer that has deliveries of it, or the free one. A consumer gets the
+  first entries of its own lane and the free one, in order of commit; the first delivery moves the group to its lane,
+  and when the last is settled (or its transaction decided) the group is free again.
+* While an entry of a group is being returned, no newer entry of the group is sent. Entries that do not fit into memory
+  return to the store; then the group is read again from its first entry on.
+* A failed delivery that waits for a retry (D2) keeps its id, and stays in the store; so do later entries of its group,
+  which no instance reads or claims before. It has no timer: the schedule makes it due
+  (:mod:`coordinator.group.schedule`), and notifies the instances. Deliveries that a consumer already has stay with it.
+* No posted entry is born leased: the order of the store is the order of delivery, whichever instance got the post.
+* A message without group-id is a group of its own, with a key above 0; its lease is its claim.
 
 Memory is bounded by the window of the queue: when it is full, entries of groups whose consumer has no room are yielded
-to the store, in favour of groups that consumers have room for; and so are those of groups whose first message all with
-room have refused (:mod:`coordinator.group.refused`), which keep their claim while they stand aside.
+to the store, in favour of groups that consumers have room for; and so are those of groups whose first message all
+consumers with room have refused (:mod:`coordinator.group.refused`), which stay claimed while they are set aside.
 """
 
 from __future__ import annotations
@@ -55,16 +55,17 @@ if TYPE_CHECKING:
     from store.commit.terms import DeliveryTerms
 
 
-# Which message groups of a fifo queue are this instance's: found in the store, claimed, and given up again.
+# Claims finds message groups of a fifo queue in the store, claims them for this instance, and releases them.
 
-#: groups that are read, or claimed, at once
+#: how many groups are read, or claimed, at once
 MOST_GROUPS = 500
-#: groups that one scan looks at
+#: how many groups one scan passes
 _MOST_SCANNED = 2000
 
 
 class Claims:
-    """``news``: keys of groups not claimed here that have something new.
+    """Claims and releases the message groups of a fifo queue. ``news``: keys of groups not claimed here that have new
+    entries.
 
     ``more``: the store may have groups that are not known here, from the cursor on or, by later news, anywhere.
     """
@@ -74,14 +75,14 @@ class Claims:
     def __init__(self, queue: FifoQueue) -> None:
         self._queue = queue
         self.news: dict[int, None] = {}
-        #: of groups that were given up as all have refused them: others may have them until the queue looks again
+        #: keys of groups offered to other instances, as all here have refused them; until the queue loads them again
         self.away: set[int] = set()
         self.more = True
         self._version = self._scan_version = 0
         self._cursor = LOWEST
 
     def look_anywhere(self) -> None:
-        """The store may have groups that are not known, also behind the cursor."""
+        """Note that the store may have unknown groups, also before the cursor."""
         self.more = True
         self._version += 1
 
@@ -93,11 +94,11 @@ class Claims:
             queue.place(group)
 
     def claim(self, most: int) -> bool:
-        """Take groups that have something new; whether the store must be asked for them."""
+        """Claim groups that have new entries; whether a query was sent for them."""
         queue = self._queue
         keys = list(islice(self.news, most))
         claimed: list[int] = []
-        for key in sorted(keys):  # as other instances claim them: else two could wait for each other
+        for key in sorted(keys):  # in the order of other instances: else two could deadlock
             del self.news[key]
             if key in self.away:
                 continue
@@ -122,7 +123,7 @@ class Claims:
         queue.touch()
 
     def scan(self, most: int) -> bool:
-        """Take groups that are behind the cursor, where there may be any."""
+        """Claim groups beyond the cursor, if there may be any; whether a query was sent."""
         queue = self._queue
         if not self.more:
             return False
@@ -149,7 +150,7 @@ class Claims:
         queue.touch()
 
     def _forget_unknown(self) -> None:
-        """The answer to a claim was lost: what was claimed is not known here."""
+        """Release the claims that are not known here, as the answer to a claim was lost."""
         queue = self._queue
         self.look_anywhere()
 
@@ -161,7 +162,9 @@ class Claims:
         questions.forget(queue.instance.queries, queue.group_id, keys, queue.lease, forgotten)
 
     def release(self, groups: Iterable[MessageGroup], *, again: bool = True) -> None:
-        """Give up those of which nothing is here. ``again``: look at once for what the store has of them."""
+        """Release the groups that have no entries here. ``again``: scan at once for entries that the store has of
+        them.
+        """
         queue = self._queue
         keys: list[int] = []
         for group in groups:
@@ -180,41 +183,41 @@ class Claims:
             questions.release(queue.instance.queries, queue.group_id, keys, queue.lease, notify=notify)
 
 
-# Reading on the message groups of a fifo queue, and which question it asks the store next.
+# Reading leases further entries of the message groups of a fifo queue, and chooses the next query to the store.
 
-#: entries of one group that are read at once
+#: how many entries of one group are read at once
 _MOST_OF_GROUP = 50
-#: groups that are read ahead of the consumers, where no other instance wants them
+#: how many groups are read ahead of the consumers, if no other instance is alive
 _FEW = 100
 
 
 class Reading:
-    """How far the message groups of a fifo queue are read."""
+    """Leases entries of the claimed message groups of a fifo queue."""
 
     __slots__ = ("_doubt", "_found", "_queue", "_turn", "_unsure", "_whole_at")
 
     def __init__(self, queue: FifoQueue) -> None:
         self._queue = queue
-        #: whether groups already known are read on before others are looked for
+        #: whether known groups are read before others are scanned for
         self._turn = False
-        #: groups that were being read when the answer was lost; entries that were leased for them go back
+        #: groups that were being read when the answer was lost; entries that were leased for them are yielded
         self._doubt: list[MessageGroup] = []
-        #: which those are is known
+        #: whether those entries were found
         self._found = False
-        #: keys of groups that were read above a mark: below, others may have posted something late
+        #: keys of groups that were read above a mark: other instances may have posted entries below it late
         self._unsure: dict[int, None] = {}
-        #: when they may be read from their beginning, by the monotonic clock
+        #: the monotonic time from which on they may be read from their beginning
         self._whole_at = 0.0
 
     def ask(self) -> None:
-        """One question at a time: groups that are known are read on, others are looked for, in turns."""
+        """Send one query at a time: in turns, read known groups, and scan for others."""
         queue = self._queue
         if queue.asking:
             return
         wanted = queue.wanted() or int(queue.takers.asked and not queue.ready)
         ahead = wanted if queue.instance.peers else max(2 * wanted, _FEW)
         known = len(queue.free.hungry)
-        if not wanted:  # else no consumer with room may have what is ready (undeliverable-here)
+        if not wanted:  # else all consumers with room may have refused the ready entries (undeliverable-here)
             known += sum(group.ticket == ticket for _, ticket, group in queue.free.ready)
         most = min(ahead - known, queue.instance.bounds.window_messages - queue.ready, MOST_GROUPS)
         for _ in range(2):
@@ -226,7 +229,7 @@ class Reading:
                 return
 
     def load(self, wanted: int, ahead: int) -> bool:
-        """Read on, groups that consumers with room wait for first; whether there was anything to read."""
+        """Read groups further, first those that consumers with room wait for; whether a query was sent."""
         queue = self._queue
         if not wanted:
             return False
@@ -268,7 +271,7 @@ class Reading:
         answer: questions.Leased | StoreError,
     ) -> None:
         queue = self._queue
-        if isinstance(answer, StoreError):  # some may be leased, and are not known here
+        if isinstance(answer, StoreError):  # entries may be leased without being known here
             self._doubt = groups
             queue.instance.loop.call_later(LOAD_RETRY_SECONDS, lambda: queue.reclaim(self.load_ended))
             return
@@ -304,7 +307,9 @@ class Reading:
         queue.touch()
 
     def _move_low(self, last: dict[int, int], above: dict[int, int], asked_at: float) -> None:
-        """``last``: by key, the id of the last entry that came, 0 for none."""
+        """Raise the marks of the groups that were read. ``last``: by key, the id of the last loaded entry, 0 for
+        none.
+        """
         queue = self._queue
         peers = queue.instance.peers
         slack = LOW_WATER_SLACK if peers else 0
@@ -321,7 +326,7 @@ class Reading:
             self._whole_at = next_whole_look(asked_at)
 
     def _look_at_all(self) -> None:
-        """What others posted is not told by its id, and may lie below the marks."""
+        """Read groups from their beginning: entries that other instances posted may lie below the marks."""
         queue = self._queue
         unsure, self._unsure = self._unsure, {}
         for key in unsure:
@@ -331,12 +336,12 @@ class Reading:
             queue.news(key)
 
     def load_ended(self) -> None:
-        """The answer to a load was lost; what it had leased is known now, and on its way to the store."""
+        """Note that the entries of a lost load were found, and are on their way to the store."""
         self._found = True
         self.yielded()
 
     def yielded(self) -> None:
-        """The store has entries back: perhaps the last of a lost load, so that its groups are read again."""
+        """Have the groups of a lost load read again, once the last of its entries is back in the store."""
         queue = self._queue
         if not self._found or queue.strange:
             return
@@ -350,7 +355,7 @@ class Reading:
         queue.touch()
 
     def _make_room(self) -> None:
-        """Evict entries of groups whose consumer has no room, and of those that all with room have refused."""
+        """Evict entries of groups whose consumer has no room, or that all consumers with room have refused."""
         queue = self._queue
         blocked = [
             group
@@ -361,16 +366,18 @@ class Reading:
         queue.let_refused_stand_aside()
 
 
-#: groups whose claim is kept while nothing of them is there
+#: how many groups stay claimed while they have no entries
 _MOST_IDLE = 1000
-#: keys of groups with something new that are remembered one by one
+#: how many keys of groups with new entries are remembered
 _MOST_NEWS = 2000
-#: what has expired and holds up its group is looked for no later than this, in microseconds
+#: the longest time between checks for expired entries that block their groups, in microseconds
 _LONGEST_MICROS = 10_000_000
 
 
 class FifoQueue(Queue):
-    """As :class:`Queue`; the windows are not used, nor is the group ever held whole."""
+    """Serves a consumer group of a fifo address; unlike :class:`Queue`, it uses no windows, and never holds a whole
+    group.
+    """
 
     __slots__ = (
         "_leaving", "_looks_at", "_octets", "_tickets", "_yielding", "asking", "claims", "free", "groups", "lanes",
@@ -389,27 +396,27 @@ class FifoQueue(Queue):
         policies: Policies,
     ) -> None:
         super().__init__(instance, home, group_id, address_id, name, policies)
-        #: by key, those that are this instance's
+        #: the message groups of this instance, by key
         self.groups: dict[int, MessageGroup] = {}
         self.free = Lane(None)
-        #: by the key of their consumer
+        #: lanes by the key of their consumer
         self.lanes: dict[int, Lane] = {}
-        #: claimed, with nothing to deliver; the longest idle first
+        #: claimed groups without entries to deliver; the longest idle first
         self.resting: dict[int, MessageGroup] = {}
         self.claims = Claims(self)
         self.reading = Reading(self)
-        #: a question is under way: one at a time
+        #: whether a query is under way: one at a time
         self.asking = False
-        #: entries that are ready, and their octets
+        #: the number of ready entries, and their octets
         self.ready = self._octets = 0
         self._tickets = 0
-        #: on their way to the store
+        #: groups by the ids of their entries on their way to the store
         self._yielding: dict[int, MessageGroup] = {}
-        #: how many entries are on their way to the store that were leased for a load whose answer was lost
+        #: how many entries of a lost load are on their way to the store
         self.strange = 0
-        #: groups that all have refused, and that are given up as soon as the store has their entries
+        #: groups that all have refused, which are released as soon as the store has their entries
         self._leaving: dict[int, MessageGroup] = {}
-        #: when to look for what has expired and holds up its group, in microseconds since 2000; 0: there is none
+        #: when to check for expired entries that block their groups, in microseconds since 2000; 0: there are none
         self._looks_at = 0
 
     # -- entries arriving
@@ -425,13 +432,13 @@ class FifoQueue(Queue):
         self.came(key_of(terms, entry_id), entry_id)
 
     def came(self, key: int, entry_id: int) -> None:
-        """The store has this entry of the group, to be delivered now."""
+        """Note that the store has this entry of the group, to be delivered now."""
         if (group := self.groups.get(key)) is not None:
             group.look_from(entry_id)
         self.news(key)
 
     def news(self, key: int) -> None:
-        """The store has something new of the group."""
+        """Note that the store has new entries of the group."""
         group = self.groups.get(key)
         if group is not None:
             group.more = True
@@ -463,7 +470,7 @@ class FifoQueue(Queue):
         self.in_store(lowest)
 
     def has_passed(self, entry_id: int) -> bool:
-        return True  # which message groups may be concerned is not known
+        return True  # the message groups concerned are not known
 
     def touch(self) -> None:
         if not self.dirty and (self.consumers or self.groups or self.browsers):
@@ -471,7 +478,7 @@ class FifoQueue(Queue):
             self.home.dirty.append(self)
 
     def place(self, group: MessageGroup) -> None:
-        """Put the group where it belongs now: ready or hungry in its lane, resting, or forgotten."""
+        """Put the group to its place: ready or hungry in its lane, resting, or forgotten."""
         if self.groups.get(group.key) is not group:
             return  # released while an entry of it was on its way
         lane = group.lane
@@ -511,7 +518,7 @@ class FifoQueue(Queue):
         self.place(entry.group)
 
     def _decided(self, entry: Entry) -> MessageGroup:
-        """No consumer has it any more."""
+        """Note that no consumer has the entry any more; return its group."""
         assert isinstance(entry, GroupedEntry)
         group = entry.group
         if entry.coming:
@@ -549,7 +556,7 @@ class FifoQueue(Queue):
         if entry.outcome is not None and entry.outcome.retry_at:
             group.suspend(entry.id)
             group.came_back(entry.id)
-            self.hold_back(group)  # while it waits, nothing of the group is in memory
+            self.hold_back(group)  # while it waits, no later entry of the group is in memory
         self.place(group)
         self.touch()
 
@@ -567,7 +574,7 @@ class FifoQueue(Queue):
         return entry
 
     def _to_store(self, entries: Sequence[Entry]) -> None:
-        """Yield entries that are leased and with no consumer; their groups wait until the store has them."""
+        """Yield leased entries that no consumer has; their groups wait until the store has them."""
         for entry in entries:
             assert isinstance(entry, GroupedEntry)
             self._yielding[entry.id] = entry.group
@@ -575,7 +582,7 @@ class FifoQueue(Queue):
         self.yield_ids([entry.id for entry in entries], list(map(stored_attempts, entries)))
 
     def empty(self, groups: Sequence[MessageGroup]) -> None:
-        """Yield to the store what they have ready."""
+        """Yield the ready entries of the groups to the store."""
         entries = [self._next(group) for group in groups for _ in range(len(group.ready))]
         for entry in entries:
             self.forget(entry)
@@ -584,7 +591,7 @@ class FifoQueue(Queue):
             self.place(group)
 
     def hold_back(self, group: MessageGroup) -> None:
-        """Yield to the store what comes behind an entry that waits there."""
+        """Yield entries to the store that follow one that waits there."""
         if group.suspended is None and not group.held:
             return
         entries = [self._next(group) for _ in range(len(group.ready))]
@@ -600,7 +607,7 @@ class FifoQueue(Queue):
         super().yield_ids(ids, attempts)
 
     def wake(self, batch: Batch, ids: Sequence[int]) -> None:
-        """Notifies the other instances of entries of groups without a claim; of a claimed group when it is released."""
+        """Notify the other instances of entries of unclaimed groups; claimed groups follow when they are released."""
         for each in ids:
             held = self.held.get(each)
             group = held.group if isinstance(held, GroupedEntry) else self._yielding.get(each)
@@ -643,7 +650,7 @@ class FifoQueue(Queue):
         self.touch()
 
     def _let_go(self) -> None:
-        """No consumer here takes anything: yield all to the store, for other instances."""
+        """Yield all entries to the store, and release all groups, as there is no consumer here."""
         self.empty(list(self.groups.values()))
         self.claims.release(list(self.groups.values()))
 
@@ -678,7 +685,7 @@ class FifoQueue(Queue):
             browser.advance()
 
     def _hand_out(self) -> bool:
-        """Send what is ready to consumers with room, one by one in turns; whether any consumer had room."""
+        """Send ready entries to consumers with room, one by one in turns; whether any consumer had room."""
         takers: deque[tuple[Lane, Consumer, int]] = deque()
         for each in self.takers:
             room = each.room
@@ -710,7 +717,7 @@ class FifoQueue(Queue):
         return active
 
     def give_surplus(self) -> None:
-        """Yield to the store what no consumer here has had room for, and release claims that are of no use here."""
+        """Yield entries for which no consumer here has room, and release claims that are of no use here."""
         self.surplus_due = False
         if not self.instance.peers:
             return
@@ -722,7 +729,7 @@ class FifoQueue(Queue):
             self.claims.release(free)
         self.touch()
 
-    # -- groups whose first entry all with room have refused (:mod:`coordinator.group.refused`)
+    # -- groups whose first entry all consumers with room have refused (:mod:`coordinator.group.refused`)
 
     def refused_by(self, keys: set[int]) -> list[Entry]:
         aside: list[Entry] = []
@@ -737,7 +744,7 @@ class FifoQueue(Queue):
         return [entry for entry in (*aside, *here) if keys.issubset(entry.refused_by)]
 
     def let_refused_stand_aside(self) -> None:
-        """They may be in the way: their entries go to the store, and the groups stay claimed."""
+        """Set aside refused groups to make room: their entries are yielded, and the groups stay claimed."""
         keys = {consumer.key for consumer in self.takers}
         refused = self.refused_by(keys) if keys else []
         firsts = [entry for entry in refused if entry.id not in self.refused.aside][: self.refused.room]
@@ -753,7 +760,7 @@ class FifoQueue(Queue):
             group.aside = None
 
     def offer(self, entries: Sequence[Entry]) -> None:
-        """Yield their groups to the store, and give them up, for other instances."""
+        """Yield the entries' groups to the store, and release them, for other instances."""
         groups = self._groups_of(entries)
         for group in groups:
             group.aside = None
@@ -763,7 +770,7 @@ class FifoQueue(Queue):
         self._give_up()
 
     def _give_up(self) -> None:
-        """Those of which the store has all."""
+        """Release the offered groups whose entries are all in the store."""
         gone = [group for group in self._leaving.values() if not group.coming]
         if gone:
             for group in gone:
@@ -778,7 +785,7 @@ class FifoQueue(Queue):
         self.touch()
 
     def _take_back_refused(self) -> None:
-        """A consumer that has room may take some: read some again, and look for what was given up."""
+        """Read some refused groups again, and scan for offered ones, as a consumer with room may take some."""
         self.refused.look_again()
         if self.refused.aside and not self.free.hungry:
             keys = {consumer.key for consumer in self.takers}
@@ -795,7 +802,7 @@ class FifoQueue(Queue):
         return [entry.group for entry in entries if isinstance(entry, GroupedEntry)]
 
     def _look_when_expired(self, first: GroupedEntry) -> None:
-        """It may be the first of its group, and some have refused it: look at the group when its life is over (P12)."""
+        """Check the group when this entry expires (P12): it may be the first of its group, and some have refused it."""
         if first.expires and not 0 < self._looks_at <= first.expires:
             now = now_micros()
             self._looks_at = min(first.expires, now + _LONGEST_MICROS)

@@ -1,5 +1,6 @@
-"""The queues that are in use, by their consumer groups: found as long as an address that is known, a link, or a
-transaction has them. Its own file, as mypyc does not compile it: a compiled class takes no weak reference.
+"""The queues in use, found by their consumer groups as long as a known address, a link, or a transaction refers to them.
+
+mypyc does not compile this file: a compiled class takes no weak reference.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class _Anchor:
-    """A queue and its anchor have each other. The weak reference is to the anchor: a queue that mypyc has compiled can
-    have none.
+    """Refers to a queue, which refers back. The weak reference is to the anchor: a queue compiled by mypyc does not
+    support one.
     """
 
     __slots__ = ("__weakref__", "queue")
@@ -29,7 +30,7 @@ class Known:
         self._anchors: WeakValueDictionary[int, _Anchor] = WeakValueDictionary()
 
     def __iter__(self) -> Iterator[Queue]:
-        """Those that were there when it began."""
+        """Iterate over the queues present at the beginning."""
         return iter([anchor.queue for anchor in list(self._anchors.values())])
 
     def get(self, group_id: int) -> Queue | None:
@@ -41,5 +42,5 @@ class Known:
         self._anchors[queue.group_id] = anchor
 
     def remove(self, queue: Queue) -> None:
-        """From now on it is not found, even while it is in use."""
+        """Remove a queue: from now on it is not found, even while it is in use."""
         self._anchors.pop(queue.group_id, None)

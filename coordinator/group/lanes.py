@@ -1,4 +1,4 @@
-"""What a fifo queue has in memory: message groups, their entries, and the lanes in which they wait."""
+"""Lanes order the message groups of a fifo queue in memory, with their entries."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Consumer
 
 
-#: No key of a message group is below.
+#: The lowest possible key of a message group.
 LOWEST = -(1 << 63)
 _HIGHEST = 1 << 63
 
 
 def message_group(group_id: str) -> int:
-    """The number of a group, below 0. Two that have the same are one group, which does no harm."""
+    """Return the number of a group, below 0. Two names with the same number are one group, which does no harm."""
     return int.from_bytes(sha256(group_id.encode(errors="surrogatepass")).digest()[:8]) // 2 + LOWEST
 
 
 class GroupedEntry(Entry):
-    """``out``: in a consumer's hands, or enlisted; ``coming``: its outcome may bring it back."""
+    """An entry of a message group. ``out``: a consumer has it, or it is enlisted; ``coming``: its outcome may return
+    it.
+    """
 
     __slots__ = ("coming", "group", "out")
 
@@ -33,15 +35,15 @@ class GroupedEntry(Entry):
 
 
 class Lane:
-    """The message groups of one consumer, or those that are free (no consumer)."""
+    """Orders the message groups of one consumer, or the free ones (no consumer)."""
 
     __slots__ = ("consumer", "hungry", "ready")
 
     def __init__(self, consumer: Consumer | None) -> None:
         self.consumer = consumer
-        #: a heap of groups by what they have first; those whose ticket is another are no longer here
+        #: a heap of groups by their first entry; those with another ticket have left the lane
         self.ready: list[tuple[int, int, MessageGroup]] = []
-        #: groups that must be read on, in the order in which they came
+        #: groups that must be read further, in the order of arrival
         self.hungry: dict[int, MessageGroup] = {}
 
 
@@ -54,76 +56,77 @@ class MessageGroup:
     def __init__(self, key: int, lane: Lane) -> None:
         self.key = key
         self.lane = lane
-        #: a heap: leased to this instance, and not with a consumer
+        #: a heap of entries leased to this instance that no consumer has
         self.ready: list[GroupedEntry] = []
-        #: deliveries not settled, or enlisted in a transaction that is undecided
+        #: how many deliveries are unsettled, or enlisted in an undecided transaction
         self.out = 0
-        #: entries whose outcome, or whose way back to the store, is not durable yet
+        #: how many entries have an outcome or a yield that is not durable yet
         self.coming = 0
         self.loading = False
-        #: the store may have more of it
+        #: whether the store may have more entries of it
         self.more = True
-        #: the store may have older ones than those beyond this id, which must wait; None: it has none
+        #: entries beyond this id must wait, as the store may have older ones; None: none must
         self.bound: int | None = None
-        #: in the store, the first entry that is known to wait for its time: what comes behind it must wait, too
+        #: the first entry in the store known to wait for a retry: later entries must wait, too
         self.suspended: int | None = None
-        #: the id above which it is read: as far as is known, the store has nothing of it below
+        #: the id above which it is read: as far as is known, the store has no entries of it below
         self.low = 0
-        #: while it is loading: the lowest such id by what came meanwhile
+        #: while it is loading: the lowest such id by news since then
         self.lowered = 0
-        #: its first entry, which is in the store, where it stands aside as all consumers with room have refused it
+        #: its first entry, if set aside: it is in the store, and all consumers with room have refused it
         self.aside: GroupedEntry | None = None
-        #: of its place among the ready ones of its lane; 0: it has none
+        #: the ticket of its place among the ready groups of its lane; 0: it has no place
         self.ticket = 0
-        #: an undecided transaction has an entry of it in the store alone: all others wait there, until a load that was
-        #: asked since then brings some
+        #: ``held``: only an undecided transaction holds an entry of it, in the store: all others wait there, until a
+        #: load
+        #: sent since then (``asked``) brings some
         self.held = self.asked = False
 
     def left(self) -> None:
-        """An entry of it is an undecided transaction's, and in no memory any more (H20)."""
+        """Note that an undecided transaction holds an entry of it in the store alone (H20)."""
         self.held, self.asked = True, False
 
     def look_from(self, lowest: int) -> None:
-        """The store may have something of it from this id on."""
+        """Note that the store may have entries of it from this id on."""
         self.more = True
         below = max(0, lowest - 1)
         self.low = min(self.low, below)
         self.lowered = min(self.lowered, below)
 
     def came_back(self, lowest: int) -> None:
-        """The store has entries of it again, from this id on, which come before what is here."""
+        """Note that entries of it returned to the store, from this id on, which precede those here."""
         self.bound = 0
         self.look_from(lowest)
 
     def suspend(self, entry_id: int) -> None:
-        """In the store, this entry waits for its time."""
+        """Note that this entry waits in the store for a retry."""
         self.suspended = entry_id if self.suspended is None else min(self.suspended, entry_id)
 
     def waits_before(self, entry: Entry) -> bool:
-        """Whether an entry that comes before this one waits for its time, or any is an undecided transaction's."""
+        """Whether an earlier entry waits for a retry, or an undecided transaction holds any."""
         return self.held or (self.suspended is not None and self.suspended < entry.id)
 
     def loads(self) -> None:
-        """It is read above its mark: the store says anew whether an entry waits for its time."""
+        """Begin a load above the mark: the store reports anew whether an entry waits for a retry."""
         self.loading = self.asked = True
         self.more, self.bound, self.suspended = False, None, None
         self.lowered = _HIGHEST
 
     def read_through(self, mark: int) -> None:
-        """It was read up to this id, but for what came meanwhile."""
+        """Raise the mark to this id, up to which it was read, except for news since then."""
         self.low = min(mark, self.lowered)
 
 
 def valid(places: list[tuple[int, int, MessageGroup]]) -> list[tuple[int, int, MessageGroup]]:
-    """The heap without what is first in it and no longer of its lane."""
+    """Remove groups that have left the lane from the top of the heap, and return the heap."""
     while places and places[0][2].ticket != places[0][1]:
         heappop(places)
     return places
 
 
 def first_for(consumer: Consumer, lane: Lane, free: Lane, now: int) -> MessageGroup | None:
-    """Of the groups that the consumer may have, those of its lane and the free ones, the one whose next entry is the
-    oldest; it has no place then. Also one that the consumer has refused, and whose life is over ``now``.
+    """Remove and return the group with the oldest next entry that the consumer may get, of its lane and the free ones;
+    also one whose entry the consumer has refused, and which has expired ``now``.
     """
     aside: list[tuple[int, int, MessageGroup]] = []
     found = None

@@ -1,4 +1,4 @@
-"""What an address lays down for the messages of its groups, and what a group lays down itself (rules D2, P12)."""
+"""Policies of an address govern the messages of its groups; a group may have its own (rules D2, P12)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from functools import lru_cache
 
 from coordinator.printable import printable
 
-# How long a failed delivery waits before the next one (rule D2); on an address of kind fifo its message group waits
-# with it (D3).
+# A retry policy says how long a failed delivery waits before the next one (rule D2); on an address of kind fifo its
+# message group waits with it (D3).
 #
 # A policy is written as text: ``immediate``; ``ladder``, RocketMQ's levels, of which the first retry has the third;
-# ``ladder 1s 10s 5m``, steps of one's own, from the first; or ``exponential 1s 2 10m``: the first wait, the factor from
+# ``ladder 1s 10s 5m``, own steps, from the first; or ``exponential 1s 2 10m``: the first wait, the factor from
 # one to the next, and the longest.
 
 #: RocketMQ's ``messageDelayLevel``; a consumer names a level by its number, from 1
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-#: the level of a first retry on these
+#: the level of the first retry on this ladder
 _FIRST_LEVEL = 3
 MOST_STEPS = 64
 LONGEST_TEXT = 1000
@@ -34,7 +34,7 @@ _EXPECTED = (
 
 
 class RetryInvalid(ValueError):
-    """A text that is no retry policy; the message says why, in printable text of bounded length."""
+    """The text is not a retry policy; the message says why, in printable text of bounded length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +43,21 @@ class Retry:
 
     text: str
     steps: tuple[int, ...]
-    #: the level of a first retry; 0: a failed delivery does not wait
+    #: the level of the first retry; 0: a failed delivery does not wait
     first: int
 
     def wait_ms(self, attempts: int) -> int:
-        """After so many failed deliveries, the last one included."""
+        """Return the wait after so many failed deliveries, the last one included."""
         return self.at_level(self.first + attempts - 1) if self.first else 0
 
     def at_level(self, level: int) -> int:
-        """The wait of a level that a consumer asks for, from 1; beyond the last level, that of the last."""
+        """Return the wait of a level, from 1, that a consumer names; beyond the last level, that of the last."""
         return self.steps[min(level, len(self.steps)) - 1]
 
 
 @lru_cache(maxsize=1000)
 def parse_retry(text: str) -> Retry:
-    """:raises RetryInvalid: saying what was wrong."""
+    """Parse a retry policy. :raises RetryInvalid: with the reason."""
     if len(text) > LONGEST_TEXT:
         raise RetryInvalid(f"a retry policy of {len(text)} characters; expected at most {LONGEST_TEXT}")
     name, *words = text.split() or [""]
@@ -102,14 +102,14 @@ IMMEDIATE = parse_retry("immediate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """``on_expiry``: ``drop`` or ``dead-letter``."""
+    """The policies of one consumer group. ``on_expiry``: ``drop`` or ``dead-letter``."""
 
     #: after so many failed deliveries a message is moved to the dead letters
     max_attempts: int
     on_expiry: str
-    #: message groups keep their order, each with one consumer at a time (P18)
+    #: whether message groups keep their order, each with one consumer at a time (P18)
     fifo: bool
-    #: this is an address of dead letters: what fails here stays here
+    #: whether this is an address of dead letters, whose failed messages stay
     dead_letters: bool
     #: how long a failed delivery waits before the next (D2)
     retry: Retry = IMMEDIATE
@@ -117,14 +117,14 @@ class Policies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPolicies:
-    """Those that a consumer group has of its own; None: as the address has it."""
+    """The policies that a consumer group has of its own; None: the address's policy applies."""
 
     max_attempts: int | None = None
     on_expiry: str | None = None
     retry: Retry | None = None
 
     def over(self, policies: Policies) -> Policies:
-        """The policies of the group, on an address with these."""
+        """Return the policies of the group, on an address with these."""
         return replace(
             policies,
             max_attempts=self.max_attempts or policies.max_attempts,

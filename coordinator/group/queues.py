@@ -1,11 +1,12 @@
-"""One consumer group of an address, as this instance serves it: windows of entries it has leased, and its consumers.
+"""A queue serves one consumer group of an address at this instance: it leases entries into windows, and sends them to
+consumers.
 
-Entries are sent by priority (rule P17) and within one in order of commit; what comes back is sent before what is newer
-(rule D5). A rank of priorities waits until those above it have nothing more, here or in the store. Besides the windows,
-the bodies kept for deliveries under way are bounded too: an entry whose body was dropped returns through the store.
+Entries are sent by priority (rule P17), and within a priority in order of commit; a returned entry is sent before newer
+ones (rule D5). A rank of priorities waits until the ranks above it have no more entries, here or in the store. Besides
+the windows, the bodies kept for deliveries under way are bounded: an entry whose body was dropped returns by the store.
 
-The windows are for consumers that take anything. Those with a selector (rule P16) would leave them full of what no
-consumer wants: each has a :class:`coordinator.group.selecting.Search` of its own instead, which says how.
+The windows are for consumers without a selector. Consumers with one (rule P16) would leave the windows full of entries
+that no consumer wants: each has a :class:`coordinator.group.selecting.Search` of its own, which explains how.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ if TYPE_CHECKING:
     from store.commit.terms import DeliveryTerms
 
 
-#: how long a message waits in one instance's window for a consumer's credit while other instances live
+#: seconds that a message waits in this instance's window for credit while other instances are alive
 SURPLUS_SECONDS = 0.1
-#: how long a group that is being read waits to be shared
+#: seconds between attempts to share a group that is being read
 _READ_SECONDS = 0.01
-#: entries of one load where the window is full of what the store may have better than
+#: entries of one load into a full window, where the store may have others that are to be sent first
 _FEW = 100
 
 log = structlog.get_logger(__name__)
 
 
 class Queue:
-    """``lease``: this instance's id."""
+    """Serves one consumer group at this instance. ``lease``: this instance's id, with which entries are leased."""
 
-    #: what its entries are
+    #: the class of its entries
     entry_kind: ClassVar[type[Entry]] = Entry
 
     __slots__ = (
@@ -98,29 +99,29 @@ class Queue:
         self.consumers: dict[Consumer, None] = {}
         self.takers = ReadyConsumers()
         self.browsers: list[Browser] = []
-        #: of the consumers that choose
+        #: the searches of consumers with selectors
         self.searches: list[Search] = []
-        #: a subscription that gets nothing posted on this connection (no-local)
+        #: the connection whose posts this subscription does not get (no-local); None: it gets all
         self.not_from: object = None
         self.held: dict[int, Entry] = {}
         self.refused = Refused(self)
-        #: by rank
+        #: one window for each rank
         self.windows = tuple(Window(rank) for rank in Rank)
-        #: nearly all there is
+        #: the window of nearly all entries
         self.normal = self.windows[Rank.NORMAL]
         self.sent_octets = 0
-        #: what the account of the instance has of it
+        #: octets of the queue in the instance's account of memory
         self._counted = 0
-        #: units on their way to the store that bring entries back. A drain waits for them: else a client that closes a
-        #: consumer and drains another is told that there is nothing. A load waits too: else what is newer is sent first
+        #: how many units on their way to the store return entries. A drain waits for them: else a client that closes a
+        #: consumer and drains another would get no message. A load waits too: else newer entries would be sent first
         #: (D5)
         self.returning = 0
         self.dirty = False
-        #: its address was removed, and all messages with it
+        #: whether its address was removed with all messages
         self.gone = False
-        #: a timer runs, after which what no consumer here has room for goes to the store
+        #: whether the timer runs that returns entries without a consumer to the store
         self.surplus_due = False
-        #: this instance holds the group whole: entries are taken by the range, not leased one by one
+        #: whether this instance holds the whole group: entries are read by ranges of ids, not leased one by one
         self.holding = False
 
     def window(self, priority: int) -> Window:
@@ -131,7 +132,7 @@ class Queue:
         return sum(window.octets for window in self.windows)
 
     def count(self) -> None:
-        """Keep the account of memory (:class:`coordinator.memory.Account`)."""
+        """Update the instance's account of memory (:class:`coordinator.memory.Account`)."""
         octets = self.window_octets + self.sent_octets + ENTRY_OCTETS * len(self.held)
         if octets != self._counted:
             self.instance.memory.count_windows(octets - self._counted)
@@ -143,14 +144,14 @@ class Queue:
 
     @property
     def idle(self) -> bool:
-        """Nothing of it is here, and no link wants any."""
+        """Whether the queue has no entries here and no links."""
         return not (self.consumers or self.searches or self.browsers or self.held or self.returning)
 
     # -- entries arriving
 
     def reserve(self, size: int, priority: int) -> bool:
-        """Whether a message posted now is born leased to this instance: the window has room, and nothing older waits in
-        the store.
+        """Reserve room for a message posted now; whether it is born leased to this instance: the window has room, and
+        no older entry waits in the store.
         """
         window = self.normal if priority == DEFAULT else self.window(priority)
         if window.more or window.loading:
@@ -160,7 +161,7 @@ class Queue:
         if have >= instance.bounds.window_messages or window.octets + size > instance.memory.window_room:
             return False
         if instance.peers and have >= self.wanted():
-            return False  # another instance may have a consumer that takes it now
+            return False  # another instance may have a consumer with room for it
         window.reserve(size)
         return True
 
@@ -168,7 +169,7 @@ class Queue:
         self.window(entry.priority).unreserve(entry.size)
 
     def arrived(self, entry: Entry) -> None:
-        """A reserved entry is durable."""
+        """Put a reserved entry, which is durable, into its window."""
         self.held[entry.id] = entry
         priority = entry.priority
         (self.normal if priority == DEFAULT else self.window(priority)).arrived(entry)
@@ -179,8 +180,8 @@ class Queue:
         self.touch()
 
     def in_store(self, lowest: int | None = None, priority: int | None = None) -> None:
-        """The store has (or may have) entries that are not leased; ``lowest``: an id among them, where it may be an old
-        one; ``priority``: theirs, where it is known.
+        """Note that the store has (or may have) entries that are not leased. ``lowest``: the lowest id, where it may be
+        an old one; ``priority``: their priority, if known.
         """
         if priority == DEFAULT:
             self.normal.in_store(lowest, priority)
@@ -196,33 +197,35 @@ class Queue:
         self.touch()
 
     def has_passed(self, entry_id: int) -> bool:
-        """Whether what is looked for next may be beyond this id."""
+        """Whether the next load or search may begin beyond this id."""
         newest = self.instance.ids.last
         return any(window.has_passed(entry_id, newest) for window in self.windows) or any(
             search.has_passed(entry_id) for search in self.searches
         )
 
     def touch(self) -> None:
-        """Pump at the end of this turn."""
+        """Have the queue pumped at the end of this turn."""
         if not self.dirty and (self.consumers or self.held or self.searches or self.browsers):
             self.dirty = True
             self.home.dirty.append(self)
 
     def posted(self, entry_id: int, terms: DeliveryTerms) -> None:
-        """What was posted here is durable and not leased."""
+        """Note an entry posted here that is durable and not leased."""
         self.in_store(entry_id, terms.priority)
 
     # -- entries coming back
 
     def comes_back(self, entry: Entry) -> None:
-        """Its outcome is on its way to the store, and may bring it back."""
+        """Count an entry whose outcome is on its way to the store, and may return the entry."""
         self.returning += 1
 
     def can_keep(self, entry: Entry) -> bool:
         return entry.message is not None and bool(self.consumers)
 
     def give_back(self, entry: Entry, *, leased: bool = True) -> None:
-        """Back to its place, before what is newer; ``leased``: in the store it is leased to this instance still."""
+        """Put an entry back to its place, before newer ones. ``leased``: in the store it is still leased to this
+        instance.
+        """
         self._unsent(entry)
         entry.acquired = entry.acquired or entry.outcome is not UNTRANSFERRED
         entry.link = entry.delivery = entry.txn = entry.last_txn = entry.outcome = None
@@ -241,12 +244,12 @@ class Queue:
             self.in_store(entry.id, entry.priority)
 
     def came_before(self, lowest: int) -> None:
-        """The store has (or may have) entries from this id on that come before what was read."""
+        """Note that the store has (or may have) entries from this id on, before those that were read."""
         self.in_store(lowest)
 
     def done_with(self, entry: Entry) -> None:
-        """It is no longer held: accepted, dead, or left to the store."""
-        # on the path of every message: _unsent() and forget() written out
+        """Forget an entry that was accepted, is dead, or is left to the store."""
+        # on the path of every message: _unsent() and forget() are inlined
         entry_id, held, normal = entry.id, self.held, self.normal
         if entry.message is not None:
             self.sent_octets -= entry.size
@@ -256,13 +259,13 @@ class Queue:
             normal.gone.add(entry_id)
         entry.state = AFTER_LEAVES[entry.state]
         entry.txn = None
-        if not self.dirty:  # less memory, and perhaps room for more
+        if not self.dirty:  # memory was freed: there may be room for more
             self.touch()
 
     def forget(self, entry: Entry) -> None:
         entry.met(LEAVES)
         self.refused.remember(entry)
-        if self.held.get(entry.id) is entry:  # else it was lost to the store, and came again
+        if self.held.get(entry.id) is entry:  # else the lease was lost, and the entry was loaded again
             del self.held[entry.id]
         if self.normal.loading:
             self.normal.gone.add(entry.id)
@@ -272,31 +275,31 @@ class Queue:
             self.sent_octets -= entry.size
 
     def failed(self) -> None:
-        """An entry of this queue was marked failed in the store."""
+        """Report that an entry of this queue was marked failed in the store."""
         self.home.failed()
 
     def yield_ids(self, ids: Sequence[int], attempts: Sequence[int] = ()) -> None:
-        """Back to the store, for any consumer: held until now and never decided. ``attempts``: of each, as
-        :func:`coordinator.group.units.stored_attempts` has them; none: no link had any.
+        """Yield undecided entries to the store, for any consumer. ``attempts``: of each, as
+        :func:`coordinator.group.units.stored_attempts` returns them; empty: no link had any of the entries.
         """
         attempts = attempts or [NEVER_HAD] * len(ids)
         for start in range(0, len(ids), 1000):
             self.instance.commit.add(Yield(self, ids[start : start + 1000], attempts[start : start + 1000]))
 
     def wake(self, batch: Batch, ids: Sequence[int]) -> None:
-        """Notifies the other instances that these entries are not leased."""
+        """Notify the other instances that these entries are not leased."""
         batch.tell(self.group_id, min(ids))
 
     def yields(self) -> None:
-        """A unit is on its way that brings entries back to the store; :meth:`yielded` or :meth:`offered` follows."""
+        """Count a unit on its way that yields entries to the store; :meth:`yielded` or :meth:`offered` follows."""
         self.returning += 1
 
     def yielded(self, ids: Sequence[int]) -> None:
-        """The store has them."""
+        """Note that the yield of these entries is durable."""
         self.returning -= 1
         self.in_store(min(ids, default=None))
         if self.holding and not self.held and not self.consumers:
-            # should this instance die, no entry of the group counts as sent
+            # if this instance dies, no entry of the group counts as sent
             questions.unread(self.instance.queries, self.group_id, self.instance.instance_id)
 
     # -- consumers
@@ -309,7 +312,7 @@ class Queue:
         self.touch()
 
     def remove(self, consumer: Consumer) -> None:
-        """The link has ended. What becomes of its deliveries is not decided here."""
+        """Remove the consumer of an ended link; its deliveries are settled elsewhere."""
         self.consumers.pop(consumer, None)
         self.takers.remove(consumer)
         if not self.consumers:
@@ -318,13 +321,13 @@ class Queue:
                 self.refused.forget_all()
 
     def changed(self, consumer: Consumer) -> None:
-        """The consumer may have more room than it had, or drains its credit."""
+        """Note that the consumer may have got more room, or drains its credit."""
         if consumer in self.consumers:
             self.takers.changed(consumer)
         self.touch()
 
     def _let_go(self) -> None:
-        """No consumer here takes what the windows hold: yield it to the store, for other instances."""
+        """Yield all entries of the windows to the store, for other instances, as no consumer here takes them."""
         entries = [entry for window in self.windows for entry in window.empty()]
         self.yield_entries(entries + self.refused.empty())
 
@@ -336,10 +339,10 @@ class Queue:
     # -- entries going out
 
     def pump(self) -> None:
-        """Send what is ready to consumers with room; then ask the store for more where a consumer has room left."""
+        """Send ready entries to consumers with room; then load more from the store if a consumer has room left."""
         self.dirty = False
         if not self.consumers:
-            self._let_go()  # the last consumer went while entries were on their way
+            self._let_go()  # the last consumer detached while entries were on their way
         if self.refused.wanted:
             self._take_back_refused()
         for window in self.windows:
@@ -369,7 +372,7 @@ class Queue:
             self._let_go()
 
     def _has_any(self) -> bool:
-        """Whether it has entries that no consumer has."""
+        """Whether the queue has entries here that no consumer has."""
         return bool(self.refused.aside) or any(self.windows)
 
     def _offer_surplus(self) -> None:
@@ -378,13 +381,13 @@ class Queue:
             self.instance.loop.call_later(SURPLUS_SECONDS, self.give_surplus)
 
     def give_surplus(self) -> None:
-        """Yield to the store what no consumer here has had room for: consumers of other instances may wait for it."""
+        """Yield entries for which no consumer here has room: consumers of other instances may wait for them."""
         self.surplus_due = False
         if not self.wanted():
             self._let_go()
 
     def _distribute(self, window: Window) -> None:
-        """Give what is ready to consumers with room, in turns."""
+        """Send ready entries to consumers with room, in turns."""
         takers = self.takers
         progress = True
         while progress and window and not window.waits:
@@ -395,7 +398,7 @@ class Queue:
                 consumer = takers.next()
                 room = consumer.room
                 given = self._give(window, consumer, min(room, share)) if room > 0 else 0
-                # what a subscription passes over costs it no room
+                # entries that a subscription passes over use none of its room
                 takers.keep(consumer, room - given if given < room else consumer.room)
                 if given:
                     progress = True
@@ -435,11 +438,11 @@ class Queue:
     # -- loading from the store
 
     def _by_range(self, window: Window) -> bool:
-        """Whether entries are taken by the range of their ids, not leased one by one."""
+        """Whether entries are read by ranges of ids, not leased one by one."""
         return self.holding and window.rank is Rank.NORMAL
 
     def _refill(self, window: Window) -> bool:
-        """Ask the store for more where consumers have room; whether entries may come: lower ranks wait for them."""
+        """Load entries if consumers have room; whether any may come, for which lower ranks wait."""
         if window.loading:
             return True
         wanted = self.wanted() if window.more else 0
@@ -451,14 +454,14 @@ class Queue:
             return True
         instance = self.instance
         have = len(window) + window.reserved
-        # one instance alone reads ahead; no consumer with room may have what is here still (undeliverable-here)
+        # an instance that is alone reads ahead; consumers with room may have refused what is here (undeliverable-here)
         ahead = wanted - window.reserved if instance.peers else max(2 * wanted, _FEW)
         most = min(instance.bounds.window_messages - have, ahead)
         octets = instance.memory.window_bytes - window.octets
         if instance.memory.windows_full:  # one message
             most, octets = min(most, _FEW), min(octets, 1)
         blocked = window.blocked
-        if blocked:  # what is still here waits for what the store has
+        if blocked:  # entries here wait for others that the store has
             most, octets = max(most, min(wanted, _FEW)), max(octets, 1)
         elif most <= 0 or octets <= 0:
             return False
@@ -468,7 +471,7 @@ class Queue:
         return True
 
     def _load(self, window: Window, most: int, octets: int) -> None:
-        """Alone, this instance holds the whole group and reads on from where it was; among others it leases entries."""
+        """Load entries: an instance that is alone holds the whole group and reads on; among others it leases them."""
         if self.holding or self.instance.peers:
             self._ask(window, most, octets)
         else:
@@ -480,14 +483,14 @@ class Queue:
 
         def answered(answer: questions.Loaded | StoreError) -> None:
             if isinstance(answer, StoreError):
-                # a row that the server cannot read: asking at once would change nothing
+                # the server may not be able to read a row: an immediate retry would change nothing
                 self.instance.loop.call_later(LOAD_RETRY_SECONDS, lambda: self.reclaim(window.load_ended))
                 return
             rows, found = answer
             entry_kind = self.entry_kind
             entries = [entry_kind(self, *row[:10]) for row in rows]
-            # nothing beyond what came; what is not read by the range may lie below the low-water mark, so that an empty
-            # answer above it says little
+            # Complete: the store has no entries beyond these. Without ranges, entries may lie below the low-water mark,
+            # so that an empty answer above it proves little.
             complete = found == len(rows) < most if rows else by_range or looks_at_all
             self.loaded(window, entries, complete=complete, version=version)
             self.touch()
@@ -499,10 +502,10 @@ class Queue:
             questions.lease(asked, window.rank, group, low.marks, most, octets, number, answered)
 
     def loaded(self, window: Window, entries: list[Entry], *, complete: bool, version: int) -> None:
-        """These came from the store; ``complete``: there was nothing beyond them, with the news at ``version``."""
+        """Put loaded entries into the window. ``complete``: the store had no others, as of ``version`` of its news."""
         held, instance, by_range = self.held, self.instance, self._by_range(window)
-        # What a range brings may have been read before: it is held still, or was settled meanwhile. What was leased
-        # just now is new, whatever is known of it here.
+        # A range may contain entries read before, which are still held, or were settled meanwhile. Entries leased just
+        # now are new, whatever this instance has known of them.
         gone = window.gone
         new = [each for each in entries if each.id not in held and each.id not in gone] if by_range else entries
         for entry in new:
@@ -526,11 +529,11 @@ class Queue:
         self.touch()
 
     def reclaim(self, then: Callable[[], None] | None = None) -> None:
-        """A load may have leased entries that this instance does not know: find them, and give them back to the store.
+        """Find entries that a lost load may have leased without this instance knowing, and yield them to the store.
 
-        Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now
-        is looked at again once every batch before is answered. ``then`` is called when the entries are known, and on
-        their way back.
+        Entries born leased in a batch under way are not known either, until the batch is answered: the list is checked
+        again once every earlier batch is answered. ``then`` is called when the entries were found and are on their way
+        to the store.
         """
         instance = self.instance
 
@@ -547,18 +550,19 @@ class Queue:
         octets: int,
         found: Callable[[Sequence[questions.EntryRow] | StoreError], None],
     ) -> None:
-        """Look at entries of this rank that no instance has, behind a priority and an id, and take none."""
+        """Read entries of this rank that no instance has, behind a priority and an id, without leasing them."""
         questions.browse(self.instance.queries, rank, self.group_id, behind, most, octets, found)
 
     def piece(self, entry: Entry, at: int, size: int, found: Callable[[bytes | None], None]) -> None:
-        """Octets of an entry's stored message from an offset on; None where there are none, or the store fails."""
+        """Read octets of an entry's stored message from an offset on; None if there are none, or the store fails."""
         questions.piece(self.instance.queries, entry.half_id, at, size, found)
 
-    # -- a group that one instance holds whole: the only one that lives reads on by ranges of ids and leases nothing row
-    # by row. When another comes, the group is shared: what the holder has of it is leased then.
+    # -- holding a whole group: an instance that is alone reads by ranges of ids, and leases no row. When another
+    # instance
+    # joins, the group is shared: the entries that the holder has are leased then.
 
     def hold(self, then: Callable[[], None]) -> None:
-        """Hold the group whole, where no other instance lives or has it."""
+        """Hold the whole group, unless another instance is alive or holds it."""
 
         def answered(held: bool) -> None:
             self.holding = held
@@ -569,20 +573,20 @@ class Queue:
         questions.hold(self.instance.queries, self.group_id, self.instance.instance_id, answered)
 
     def share(self) -> None:
-        """Another instance came: hold the group no longer whole."""
+        """Stop holding the whole group, as another instance has joined."""
         if self.holding and self not in self.home.sharing:
             self.home.sharing.add(self)
             self._share_when_read()
 
     def _share_when_read(self) -> None:
-        if self.normal.loading:  # what is being read is not known yet
+        if self.normal.loading:  # the entries being read are not known yet
             self.instance.loop.call_later(_READ_SECONDS, self._share_when_read)
             return
         self.normal.loading = True
         self.instance.commit.add(Share(self))
 
     def shared(self, pinned: Sequence[int]) -> None:
-        """The store has it so: what was here, with these ids, is leased row by row."""
+        """Complete the sharing: the entries with these ids, which were here, are leased row by row."""
         # An entry given back in this batch or the one before was free in the store already, and is leased again now.
         let_go = [each for each in pinned if each not in self.held]
         if let_go:
@@ -594,18 +598,19 @@ class Queue:
         self.in_store(0)
 
     def not_shared(self) -> None:
-        """In the store this instance still holds the group whole, and nothing is leased row by row: it reads on.
+        """Read on after a refused sharing: in the store this instance still holds the whole group, and no row is
+        leased.
 
-        The next heartbeat that sees other instances, or the next look for idle queues, shares the group again.
+        The next heartbeat that finds other instances, or the next check of idle queues, shares the group again.
         """
         self.home.sharing.discard(self)
         self.normal.load_ended()
         self.touch()
 
-    # -- what all with room have refused (:mod:`coordinator.group.refused`)
+    # -- entries that all consumers with room have refused (:mod:`coordinator.group.refused`)
 
     def _make_room(self, window: Window) -> None:
-        """What all with room have refused stands aside, where it may be in the way: the window is half full."""
+        """Set aside entries that all consumers with room have refused, if the window is at least half full."""
         bounds, memory = self.instance.bounds, self.instance.memory
         few = 2 * len(window) < bounds.window_messages and 2 * window.octets < memory.window_bytes
         keys = {consumer.key for consumer in self.takers}
@@ -615,12 +620,12 @@ class Queue:
             self.refused.stand_aside(entries)
 
     def refused_by(self, keys: set[int]) -> list[Entry]:
-        """What is here, aside or not, that consumers with these keys have refused, all of them."""
+        """Return the entries here, set aside or not, that all consumers with these keys have refused."""
         aside = [entry for entry in self.refused.aside.values() if keys.issubset(entry.refused_by)]
         return aside + [entry for window in self.windows for entry in window.refused_by(keys)]
 
     def offer(self, entries: Sequence[Entry]) -> None:
-        """Yield what is refused here to the store, for other instances; it is not looked for at once."""
+        """Yield entries refused here to the store, for other instances; this instance does not load them at once."""
         ids = {entry.id for entry in entries}
         for window in self.windows:
             window.take_out(ids)
@@ -629,18 +634,18 @@ class Queue:
         self.instance.commit.add(Offer(self, [entry.id for entry in entries], list(map(stored_attempts, entries))))
 
     def offered(self) -> None:
-        """The store has what was offered."""
+        """Note that the offer is durable."""
         self.returning -= 1
         self.touch()
         self.refused.offered()
 
     def look_again(self, lowest: int) -> None:
-        """For what was offered: other instances may have left it in the store, from this id on."""
+        """Load offered entries again: other instances may have left them in the store, from this id on."""
         self.in_store(lowest)
 
     def _take_back_refused(self) -> None:
-        """A consumer that has room may take some: what stands aside goes to the store, with all of its windows, and
-        comes from there in its order. What comes meanwhile, posted now or by a load on its way, waits for it (D5).
+        """Yield the entries set aside, with their whole windows, to the store, as a consumer with room may take some:
+        they are loaded again in order. Entries that arrive meanwhile, posted or loaded, wait for them (D5).
         """
         entries = self.refused.empty()
         ranks = {rank_of(entry.priority) for entry in entries}
@@ -652,11 +657,11 @@ class Queue:
         self.refused.look_again()
 
     def wanted(self) -> int:
-        """Entries that consumers here have room for."""
+        """Return the number of entries that consumers here have room for."""
         return self.takers.wanted
 
     def hand(self, consumer: Consumer, entry: Entry) -> bool:
-        """Send a held entry that is in no window any more; whether the consumer takes another right away."""
+        """Send a held entry that was taken out of its window; whether the consumer takes another right away."""
         entry.state = AFTER_SEND[entry.state]
         try:
             more = consumer.send(entry)
@@ -672,18 +677,18 @@ class Queue:
         return more
 
     def expire(self, entry: Entry) -> None:
-        """Its time ran out before a consumer took it (P12)."""
+        """Expire an entry whose time to live ended before a consumer got it (P12)."""
         entry.met(UNSENT)
-        self.sent_octets += entry.size  # as if it were under way: done_with() takes it off again
+        self.sent_octets += entry.size  # as if it were under way: done_with() subtracts it again
         self.instance.commit.add(Expiry(entry))
 
     def set_aside(self, entry: Entry, reason: str) -> None:
-        """It cannot be delivered to any consumer: to the dead letters, whatever its attempts."""
+        """Move an entry that cannot be delivered to any consumer to the dead letters, whatever its attempts."""
         log.error("a message is set aside", queue=self.name, entry=entry.id, half=entry.half_id, why=reason)
         entry.met(UNSENT)
         self.sent_octets += entry.size
         self.instance.commit.add(SetAside(entry, reason))
 
     def withdraw(self, entry: Entry) -> bool:
-        """Take a held entry out of its window; whether it was there, and not in a consumer's hands."""
+        """Remove a held entry from its window; whether it was there, and not with a consumer."""
         return self.refused.aside.pop(entry.id, None) is not None or self.window(entry.priority).withdraw(entry)

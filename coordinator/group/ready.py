@@ -1,7 +1,7 @@
-"""The consumers of a queue that have room, in turns: a message costs the same whether there are two or two thousand.
+"""Ready consumers of a queue get messages in turns: a message costs the same with two of them as with two thousand.
 
-What a consumer has room for is asked of it only after it said that something has changed (credit, a settled delivery, a
-socket that takes more), and when it is its turn.
+A consumer's room is read only after the consumer reported a change (credit, a settled delivery, a writable socket), and
+when it is its turn.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class ReadyConsumers:
-    """``wanted``: entries that all of them have room for, as far as they have said."""
+    """Keeps the consumers with room in turns. ``wanted``: the entries for which they have reported room."""
 
     __slots__ = ("_changed", "_draining", "_rooms", "_wanted")
 
     def __init__(self) -> None:
-        #: those with room, in the order of their turns
+        #: consumers with room, in the order of their turns
         self._rooms: OrderedDict[Consumer, int] = OrderedDict()
         self._changed: dict[Consumer, None] = {}
         self._draining: dict[Consumer, None] = {}
         self._wanted = 0
 
     def changed(self, consumer: Consumer) -> None:
-        """Its room may be more than it was, or it may drain now."""
+        """Note that the consumer may have got more room, or may drain now."""
         self._changed[consumer] = None
 
     def remove(self, consumer: Consumer) -> None:
@@ -47,7 +47,7 @@ class ReadyConsumers:
                     self._draining.pop(consumer, None)
 
     def keep(self, consumer: Consumer, room: int) -> None:
-        """It has so much room; one that has none comes again when it says so."""
+        """Record the consumer's room; one without room returns when it reports a change."""
         rooms = self._rooms
         if room > 0:
             self._wanted += room - rooms.get(consumer, 0)
@@ -60,7 +60,7 @@ class ReadyConsumers:
         return len(self._rooms)
 
     def __iter__(self) -> Iterator[Consumer]:
-        """In the order of their turns."""
+        """Iterate in the order of turns."""
         self._refresh()
         return iter(list(self._rooms))
 
@@ -70,20 +70,22 @@ class ReadyConsumers:
         return self._wanted
 
     def next(self) -> Consumer:
-        """Whose turn it is; the others come before it then. There is one."""
+        """Return the consumer whose turn it is, and move it behind all others. There is at least one."""
         rooms = self._rooms
         consumer = next(iter(rooms))
         rooms.move_to_end(consumer)
         return consumer
 
     def draining(self) -> list[Consumer]:
-        """Those that want to be told when there is nothing for them, or no room until deliveries are settled."""
+        """Return the draining consumers that may be drained: with room, or without room until deliveries are
+        settled.
+        """
         self._refresh()
         return [each for each in self._draining if each.draining and (each.room > 0 or not each.waits or each.shut)]
 
     @property
     def asked(self) -> bool:
-        """Whether one that has no room now wants to be told when there is nothing for it."""
+        """Whether a consumer without room, as its session's window is shut, drains."""
         self._refresh()
         return any(each.draining and each.shut for each in self._draining)
 

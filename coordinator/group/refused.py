@@ -1,14 +1,16 @@
-"""Messages that every consumer here with room has refused (``modified`` with undeliverable-here; rule P11).
+"""Refused keeps track of messages that every consumer here with room has refused (``modified`` with undeliverable-here;
+rule P11).
 
-Such a message does not come to the same link again, and holds up no other:
+Such a message is not sent to the same link again, and blocks no other:
 
-* Who has refused it is remembered with its entry, and by its half while it is in the store alone, up to a bound.
-* Where such entries fill the window they stand aside: this instance has them still, but not their messages.
-* Where other instances live, some are given back to the store, for others to take. After a pause this instance looks
-  for them again, as it may be the only one. The pause doubles as long as they come back: others refuse them, too.
-* When a consumer here that may take some has room, the queue looks for them at once.
+* The consumers that have refused it are remembered with its entry, and by its half while only the store has it, up to
+  a bound.
+* If such entries fill the window they are set aside: this instance still leases them, but drops their messages.
+* If other instances are alive, some are offered: yielded to the store, for others to lease. After a pause this instance
+  loads them again, as it may be the only one. The pause doubles as long as they return: others refuse them, too.
+* When a consumer here that may take some has room, the queue loads them at once.
 
-In a fifo queue the entry is the first of its message group, and all of the group goes with it.
+In a fifo queue the entry is the first of its message group, and the whole group is set aside or offered with it.
 """
 
 from __future__ import annotations
@@ -22,21 +24,21 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
 
-#: how long others have to take what is given back; it doubles up to the longest
+#: seconds that others have to lease offered entries; doubled up to the longest
 _FIRST_SECONDS = 0.1
 _LONGEST_SECONDS = 10.0
-#: entries that are given back at once
+#: how many entries are offered at once
 _AT_ONCE = 200
-#: entries in the store of which it is remembered who has refused them
+#: how many entries in the store keep the record of their refusals
 MOST_KNOWN = 10_000
-#: entries that stand aside
+#: how many entries may be set aside
 _MOST_ASIDE = 10_000
-#: halves of which it is remembered that they were given back
+#: how many offered halves are remembered
 _MOST_OFFERED = 10_000
 
 
 class Refused:
-    """Of one queue; true while some stand aside, or were given back and not looked for since."""
+    """Tracks the refused entries of one queue; true while some are set aside, or offered and not loaded since."""
 
     __slots__ = (
         "_busy", "_known", "_lot", "_offered", "_pause", "_queue", "_through", "aside", "away", "keys",
@@ -44,33 +46,33 @@ class Refused:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        #: of entries that are in the store, by half, as their ids may change: the keys of consumers that refused them
+        #: of entries in the store: keys of the consumers that refused them, by half, as entry ids may change
         self._known: dict[int, tuple[int, ...]] = {}
-        #: by id
+        #: entries set aside, by id
         self.aside: dict[int, Entry] = {}
-        #: the lowest id that was given back since the queue looked for such; 0: there is none
+        #: the lowest id offered since the queue loaded such entries; 0: there is none
         self.away = 0
-        #: keys of the consumers that have refused all that stand aside or are away
+        #: keys of the consumers that have refused all entries set aside or offered
         self.keys: set[int] = set()
-        #: halves that were given back, and have not come back since
+        #: halves that were offered, and have not returned since
         self._offered: dict[int, None] = {}
-        #: of what was given back last: how many, and the order of the last of them
+        #: of the last offer: how many entries, and the sort key of the last of them
         self._lot = 0
         self._through: tuple[int, int] | None = None
         self._pause = _FIRST_SECONDS
-        #: a timer runs, or some are on their way to the store
+        #: whether a timer runs, or an offer is on its way to the store
         self._busy = False
 
     def __bool__(self) -> bool:
         return self.away > 0 or bool(self.aside)
 
-    # -- who has refused what is in the store
+    # -- refusals of entries in the store
 
     def remember(self, entry: Entry) -> None:
-        """It goes to the store, and may come again."""
+        """Remember the refusals of an entry that returns to the store."""
         if entry.refused_by:
             self._known[entry.half_id] = entry.refused_by
-            if len(self._known) > MOST_KNOWN:  # the oldest may come again
+            if len(self._known) > MOST_KNOWN:  # the oldest may be sent to the same links again
                 del self._known[next(iter(self._known))]
 
     @property
@@ -78,39 +80,39 @@ class Refused:
         return bool(self._known)
 
     def recall(self, entry: Entry) -> None:
-        """It came from the store."""
+        """Restore the refusals of an entry that was loaded from the store."""
         entry.refused_by = self._known.pop(entry.half_id, ())
 
     def knows(self, half_id: int, key: int) -> bool:
-        """Whether this consumer has refused what is in the store."""
+        """Whether this consumer has refused the half, which is in the store."""
         return key in self._known.get(half_id, ())
 
     def forget_all(self) -> None:
-        """No consumer is left that has refused any."""
+        """Forget all refusals, as no consumer is left that has refused any."""
         self._known.clear()
 
-    # -- those that are in the way
+    # -- setting entries aside
 
     @property
     def room(self) -> int:
-        """How many more may stand aside."""
+        """The number of further entries that may be set aside."""
         return _MOST_ASIDE - len(self.aside)
 
     def stand_aside(self, entries: Sequence[Entry]) -> None:
-        """The queue has taken them out of its window."""
+        """Set aside entries that the queue has removed from its window."""
         self._note(entries)
         for entry in entries:
             self.aside[entry.id] = entry
             entry.message = None
 
     def empty(self) -> list[Entry]:
-        """Take all out that stand aside."""
+        """Remove and return all entries set aside."""
         entries = list(self.aside.values())
         self.aside.clear()
         return entries
 
     def _note(self, entries: Sequence[Entry]) -> None:
-        """These come to those that stand aside, or are away."""
+        """Note the refusals of further entries that are set aside or offered."""
         if entries and not self:
             self.keys = set(entries[0].refused_by)
         for entry in entries:
@@ -121,10 +123,10 @@ class Refused:
         """Whether a consumer that has room may take some of them."""
         return bool(self) and any(consumer.key not in self.keys for consumer in self._queue.takers)
 
-    # -- those that other instances may take
+    # -- offering entries to other instances
 
     def offer_soon(self) -> None:
-        """Other instances live, and there may be some."""
+        """Schedule an offer, as other instances are alive and refused entries may be here."""
         if not self._busy:
             self._busy = True
             self._queue.instance.loop.call_later(self._pause, self._offer)
@@ -159,7 +161,7 @@ class Refused:
         queue.offer(entries)
 
     def offered(self) -> None:
-        """The store has what was given back."""
+        """Schedule the next load of the offered entries, as the offer is durable."""
         self._queue.instance.loop.call_later(self._pause, self._look)
 
     def _look(self) -> None:
@@ -167,7 +169,7 @@ class Refused:
         self.look_again()
 
     def look_again(self) -> None:
-        """For those that were given back, before the pause is over where a consumer may take some."""
+        """Load offered entries again, even before the pause is over."""
         if self.away:
             lowest, self.away = self.away, 0
             self._queue.look_again(lowest)

@@ -1,12 +1,12 @@
-"""Scheduled messages (rule D7): when the time comes, each is entered into its group like any other. So are failed
-deliveries that wait (D2); in a message group (D3) such a one keeps its place.
+"""The schedule enters each scheduled message into its group when it is due, like any other (rule D7), and each failed
+delivery that waits for a retry (D2); in a message group (D3) the latter keeps its place.
 
-A message that waits for its time is in the store only, in no instance's window. Every instance looks for messages
-that are due, also those that other instances posted; so a schedule is kept over restarts.
+A message that is not due is in the store only, in no instance's window. Every instance queries for due messages, also
+those that other instances posted, so that the schedule survives restarts.
 
-A look begins at a low-water mark, the time up to which all was promoted: while an old snapshot is held, what was
-promoted stays in the index, and a look from the beginning walks through it. Messages posted here lower the mark; what
-another instance posted late is found by that instance, or by a look at all.
+A query begins at a low-water mark, the time up to which all messages were promoted: while an old snapshot is held,
+promoted messages stay in the index, and a query from the beginning would pass them all. Messages posted here lower the
+mark; messages that another instance posted late are found by that instance, or by a query from the beginning.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
-#: For so long after a notice of an application it is looked again, at intervals that double from the first one: others
-#: whose commits were under way with it give none (store/sql/application.sql).
+#: Seconds after a NOTIFY of an application for which queries are repeated, at intervals that double from the first one:
+#: commits that were under way with it send no NOTIFY (store/sql/application.sql).
 _AFTER_NOTICE_SECONDS = 0.5
 _FIRST_INTERVAL_SECONDS = 0.01
-#: For so long another instance may have the turn without giving a place: it may be stopped. Then
-#: order is less than that nothing comes at all.
+#: How long another instance may have the turn without ending it: its process may be stopped. After that, progress
+#: counts more than order.
 _PATIENCE_MS = 2000
-#: how much older what another process makes due may be than what was promoted already
+#: how much older than the promoted messages those may be that another process makes due
 _LATE_MICROS = 60_000_000
-#: a time before, and one after, that of any message
+#: a time before that of any message, and one after
 _BEFORE_ALL = -(1 << 63)
 _AFTER_ALL = (1 << 63) - 1
 
@@ -51,34 +51,36 @@ class Schedule:
         self._instance = instance
         self._queues = queues
         self._asking = False
-        #: entries were made that the question under way may not see
+        #: whether entries were made that the query under way may not see
         self._missed = False
-        #: notices of applications: until when more may come with each, by the monotonic clock, and from when on due
+        #: NOTIFYs of applications: the monotonic time until which more entries may follow, and from when on these are
+        #: due
         self._told: deque[tuple[float, int]] = deque()
         self._interval = _FIRST_INTERVAL_SECONDS
-        #: when to look next, by the monotonic clock
+        #: the monotonic time of the next query
         self._next = 0.0
-        #: no message is due up to this time, in microseconds since 2000, but those posted here since then: the first
+        #: the time, in microseconds since 2000, up to which no message is due except those posted here since the last
+        #: query; and the lowest of those
         self._low = _BEFORE_ALL
         self._lowered = _AFTER_ALL
-        #: when all may be looked at again, by the monotonic clock
+        #: the monotonic time of the next query from the beginning
         self._whole_at = 0.0
-        #: since when it was never this instance's turn, by the monotonic clock
+        #: the monotonic time since when this instance was refused a turn; None: it was not
         self._refused_since: float | None = None
-        #: another was passed over, and still has the turn
+        #: whether another instance was passed over that still has the turn
         self._passed_over = False
 
     def start(self) -> None:
         self._look()
 
     def due(self, available: int) -> None:
-        """A message was posted here for this time, in microseconds since 2000."""
+        """Schedule a query for a message posted here that is due at this time, in microseconds since 2000."""
         self._lowered = min(self._lowered, available - 1)
         self._look_in((available - now_micros()) / 1e6)
 
     def notified(self, payload: str) -> None:
-        """Another process has made entries that are due: a decision without this instance, or an application (X2).
-        ``payload``: none of them is due before this time, in microseconds since 2000, where that is known.
+        """Query now, as another process has made due entries: a decision without this instance, or an application (X2).
+        ``payload``: the time of the first of them, in microseconds since 2000, if known.
         """
         self._missed = self._asking
         try:
@@ -97,7 +99,7 @@ class Schedule:
             self._instance.loop.call_later(max(seconds, 0.0), self._look_if_due)
 
     def _look_if_due(self) -> None:
-        """Only the last call that was scheduled counts."""
+        """Query, unless this timer is outdated."""
         if not self._asking and time.monotonic() >= self._next:
             self._look()
 
@@ -151,7 +153,7 @@ class Schedule:
         if self._told:
             wait = min(wait, self._interval)
             self._interval *= 2
-        # Before the queues are told: an exception in one of them must not end the schedule.
+        # before the queues are notified: an exception in one of them must not end the schedule
         self._look_in(wait)
         for each in answer.due:
             queue = self._queues.by_group.get(each.group)
@@ -161,15 +163,15 @@ class Schedule:
                 queue.in_store(each.lowest, each.priority)
 
 
-# Messages whose time runs out in the store, in no instance's window (rule P12): looked for every few seconds.
+# Messages that expire in the store, in no instance's window, are found every few seconds (rule P12).
 
 EXPIRY_SECONDS = 2.0
-#: as many at once, and there are probably more
+#: how many one query expires: after as many, there are probably more
 _EXPIRED_AT_ONCE = 500
 
 
 class StoredExpiry:
-    """``failed``: called when some are marked: they are to become dead letters."""
+    """Expires messages in the store. ``failed``: called when some are marked, to become dead letters."""
 
     def __init__(self, instance: Instance, failed: Callable[[], None]) -> None:
         self._instance = instance
@@ -181,7 +183,7 @@ class StoredExpiry:
 
     def _expired(self, answer: questions.Expired | StoreError) -> None:
         marked, dropped = (0, 0) if isinstance(answer, StoreError) else answer
-        # first: an exception in what follows must not end it
+        # first: an exception in the rest must not end the checks
         self._instance.loop.call_later(0 if marked + dropped >= _EXPIRED_AT_ONCE else EXPIRY_SECONDS, self.look)
         if marked:
             self._failed()

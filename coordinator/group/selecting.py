@@ -1,24 +1,24 @@
-"""A consumer with a selector looks for its messages itself (rule P16), in the store and past the window of its queue.
+"""A search finds the messages of one consumer with a selector (rule P16), in the store and past the window of its
+queue.
 
-**Decision.** The window of a queue is for consumers that take anything. Were consumers that choose to feed from it,
-messages that no consumer here wants (or whose takers have no credit) would fill it, and what lies behind them would
-never be seen; and to lease thousands of entries only to give them back costs two writes each. So each such consumer has
-a cursor over the entries of its group, reads on from it page by page without taking anything, evaluates its selector,
-and takes what matches by id (:func:`store.questions.entries.take`). What does not match is neither leased nor kept:
-memory is one page, others (here or on other instances) see no difference, and the cursor never passes what it might
-still want:
+**Decision.** The window of a queue is for consumers without selectors. If consumers with selectors used it, messages
+that no consumer here wants (or whose consumers have no credit) would fill it, and later messages would never be seen;
+and leasing thousands of entries only to return them costs two writes each. So each such consumer has a cursor over the
+entries of its group, reads them page by page without leasing, evaluates its selector, and leases matching entries by id
+(:func:`store.questions.entries.take`). Other entries are neither leased nor kept: memory is one page, other consumers
+(here or at other instances) see no difference, and the cursor never passes an entry that the consumer may still want:
 
-* It stops where the consumer's room ends, and goes on from there; so it does where selectors have used up their share
-  of the turn.
-* An entry that lies in this instance's own window is taken out of it; one that is in a consumer's hands is passed, and
-  when any comes back, or arrives, the cursor is set back to before it.
-* This works alike when the instance holds the group whole and when it leases row by row: a row taken so carries its
-  lease either way, and the holder's reading leaves leased rows out.
-* Alone, ids only grow. Among other instances commits may overtake each other. A notice says from which id on there is
-  something; as it may be missed, the last second is looked at again a moment after each piece of news, and everything
-  from the beginning every few seconds as long as there is news, the more seldom the longer that takes.
+* It stops where the consumer's room ends, or where selectors have used up their share of the turn, and continues from
+  there.
+* A matching entry in this instance's own window is removed from it; one that a consumer has is passed, and when any
+  entry returns or arrives, the cursor is set back to before it.
+* This works whether the instance holds the whole group or leases row by row: a row leased so is marked in both cases,
+  and the holder's ranges leave leased rows out.
+* At an instance that is alone, ids only grow. Among several instances, commits may overtake each other. A NOTIFY gives
+  the id from which on there are new entries; as it may be lost, the last second is read again a moment after each
+  piece of news, and all from the beginning every few seconds as long as there is news, more rarely the longer it takes.
 
-Each rank of priorities has a cursor of its own, and those above are read to their end first (P17).
+Each rank of priorities has a cursor of its own, and higher ranks are read to their end first (P17).
 """
 
 from __future__ import annotations
@@ -49,34 +49,34 @@ _AGAIN_SECONDS = 0.25
 #: ids carry milliseconds above their lowest 22 bits
 _AGAIN_BACK = 1000 << 22
 _WHOLE_SECONDS = 5.0
-#: of its time a look at everything may take a twentieth
+#: a search from the beginning may use one part of the time in so many
 _WHOLE_SHARE = 20
 
 
 class Cursor:
-    """How far the entries of one rank were looked at, in their order: (priority, negated; id)."""
+    """Marks how far a search has read the entries of one rank, in their order: (priority, negated; id)."""
 
     __slots__ = ("_back_to", "_beginning", "at", "rank", "stale")
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
         self._beginning = (-terms.DEFAULT, 0) if rank is Rank.NORMAL else (-(1 << 15) + 1, 0)
-        #: everything up to here was looked at
+        #: the position up to which all entries were read
         self.at = self._beginning
-        #: what came while a question was under way may lie below what the answer covers
+        #: the lowest position of news while a query is under way, which its answer may not cover
         self._back_to: tuple[int, int] | None = None
-        #: there may be something beyond
+        #: whether there may be entries beyond
         self.stale = True
 
     def go_back(self, to: tuple[int, int] | None) -> None:
-        """Look again at all that is behind ``to``; None: at everything."""
+        """Go back to ``to``, to read all after it again; None: to the beginning."""
         to = self._beginning if to is None else to
         self.stale = True
         self.at = min(self.at, to)
         self._back_to = to if self._back_to is None else min(self._back_to, to)
 
     def move(self, at: tuple[int, int]) -> None:
-        """A question was answered, and looked at up to ``at``."""
+        """Advance to ``at``, up to which the answer to a query was read."""
         self.at = at if self._back_to is None else min(at, self._back_to)
         self._back_to = None
 
@@ -86,7 +86,7 @@ class Cursor:
 
 
 class Search:
-    """One consumer's; lives in ``queue.searches`` as long as its link."""
+    """Finds and sends the messages of one consumer; it is in ``queue.searches`` as long as the link is open."""
 
     __slots__ = (
         "_again", "_asked_at", "_consumer", "_cursors", "_found", "_page", "_queue", "_selector",
@@ -99,21 +99,21 @@ class Search:
         self._selector = selector
         self._cursors = tuple(Cursor(rank) for rank in Rank)
         self._waiting = False
-        #: there is something for it, for which it had no room
+        #: whether there is a message for which the consumer had no room
         self._found = False
         self._page = _FEWEST
         self._again = self._whole = False
         self._asked_at = 0.0
-        #: seconds spent on the look at everything that is under way, without those in which the consumer had no room;
-        #: and on the last that ended
+        #: seconds spent on the search from the beginning that is under way, without those in which the consumer had no
+        #: room; and on the last that ended
         self._whole_spent: float | None = None
         self._whole_took = 0.0
 
     # -- news
 
     def came(self, lowest: int | None, priority: int | None) -> None:
-        """Entries may be there that were not: from the id ``lowest`` on, None for new ones; of ``priority``, None for
-        any.
+        """Note that there may be new or returned entries: from the id ``lowest`` on, None for new ones; of
+        ``priority``, None for any.
         """
         for cursor in self._cursors if priority is None else (self._cursors[rank_of(priority)],):
             if cursor.rank is Rank.NORMAL:
@@ -157,11 +157,15 @@ class Search:
         return self in self._queue.searches
 
     def end(self) -> None:
-        """Its link has ended: free the memory of its selector at once (the link and its search refer to each other)."""
+        """Free the memory of the selector at once, as the link has ended (the link and its search refer to each
+        other).
+        """
         del self._selector
 
     def advance(self) -> None:
-        """Look on, where the consumer has room; tell it when there is nothing. Entries on their way back come first."""
+        """Read on if the consumer has room; drain it when no entry is left. Entries being returned are awaited
+        first.
+        """
         queue = self._queue
         if self._waiting or queue.returning:
             return
@@ -169,7 +173,7 @@ class Search:
         cursor = next((cursor for cursor in self._cursors if cursor.stale), None)
         room = consumer.room
         self._found = self._found and room <= 0
-        # one that drains is told if there is nothing for it, also where the window of its session is shut
+        # a draining consumer is answered if no message is left, even if its session's window is shut
         looks = room > 0 or (consumer.draining and consumer.shut and not self._found)
         if cursor is not None and looks:
             self._waiting = True
@@ -212,9 +216,9 @@ class Search:
                 if held is None and not given:
                     chosen.append(entry)
                 elif held is None or chosen:
-                    break  # those must be asked for, these not: one kind at a time keeps the order
+                    break  # chosen entries must be leased, held ones not: one kind at a time keeps the order
                 elif queue.withdraw(held):
-                    held.message = entry.message  # one that stood aside had none
+                    held.message = entry.message  # an entry that was set aside had no message
                     queue.hand(self._consumer, held)
                     given += 1
             at = entry.order
@@ -234,7 +238,7 @@ class Search:
             queue.touch()
 
     def _pause(self, cursor: Cursor) -> None:
-        """The store could not answer: look again, but not at once, as that would change nothing."""
+        """Retry after a pause, as the store could not answer."""
 
         def again() -> None:
             self._waiting = False
@@ -244,7 +248,7 @@ class Search:
         self._queue.instance.loop.call_later(LOAD_RETRY_SECONDS, again)
 
     def _wants(self, entry: Entry, now: int) -> bool:
-        """Whether it may have the entry, as far as is known here; not where a consumer has it already."""
+        """Whether the consumer may get the entry, as far as is known here; not if a consumer already has it."""
         if entry.message is None or entry.state is not HELD:
             return False
         if entry.expires and entry.expires <= now:
@@ -271,11 +275,11 @@ class Search:
             alive = self._open
             for entry in chosen:
                 if entry.id not in got:
-                    continue  # another was faster
-                if entry.id in queue.held:  # read into the window meanwhile
+                    continue  # another consumer was faster
+                if entry.id in queue.held:  # loaded into the window meanwhile
                     cursor.go_back((-entry.priority, entry.id - 1))
                 elif alive and consumer.room > 0:
-                    # it may have been elsewhere between the look and the taking
+                    # it may have been delivered elsewhere between the read and the lease
                     entry.attempts, annotations, entry.acquired, entry.failures = got[entry.id]
                     entry.annotations = annotations or b""
                     queue.refused.recall(entry)

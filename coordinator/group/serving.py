@@ -1,5 +1,5 @@
-"""The consumer groups that this instance serves: found or made, pumped at the end of a turn, shared with other
-instances, and told what these have posted.
+"""Serving keeps the queues of this instance: it finds or creates them, pumps them at the end of a turn, shares them
+with other instances, and passes on the NOTIFYs of these.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from coordinator.instance import Instance
 
 
-#: how often queues are looked at that may be of no use any more
+#: seconds between checks for idle queues
 IDLE_QUEUES_SECONDS = 10.0
 
 
 class Queues:
-    """All consumer groups of this instance; those of its fields that a queue changes are for its own entry there."""
+    """Keeps the queues of all consumer groups of this instance; a queue changes only its own entries of the fields."""
 
     def __init__(self, instance: Instance, failed: Callable[[], None], later: Callable[[int], None]) -> None:
-        """``failed`` is called when an entry was marked failed in the store: it is to become a dead letter; ``later``
-        when an entry is durable that is to be delivered later: at this time, in microseconds since 2000.
+        """``failed`` is called when an entry was marked failed in the store, to become a dead letter; ``later`` when a
+        durable entry is to be delivered later, with the time in microseconds since 2000.
         """
         self._instance = instance
         self.failed = failed
         self.later = later
         self.by_group = Known()
-        #: those whose groups are held whole: they are not dropped before they are held no more
+        #: queues whose whole groups are held; they are not dropped before they are shared
         self.holding: set[Queue] = set()
         self.sharing: set[Queue] = set()
-        #: those that are pumped at the end of this turn
+        #: queues that are pumped at the end of this turn
         self.dirty: list[Queue] = []
         self._idle_before: set[Queue] = set()
 
@@ -43,7 +43,7 @@ class Queues:
         self._instance.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle)
 
     def queue(self, group_id: int, address_id: int, name: str, policies: Policies) -> Queue:
-        """The one of this group, found or made, with these policies from now on."""
+        """Find or create the queue of this group, and set its policies."""
         queue = self.by_group.get(group_id)
         if queue is None:
             kind = FifoQueue if policies.fifo else Queue
@@ -53,7 +53,7 @@ class Queues:
         return queue
 
     def pump(self) -> bool:
-        """Give what is ready to consumers; whether there was any. A failure costs the queue and its links, no other."""
+        """Pump the dirty queues; whether there were any. A failure costs the queue and its links, no other."""
         active = bool(self.dirty)
         while self.dirty:
             dirty, self.dirty = self.dirty, []
@@ -67,8 +67,8 @@ class Queues:
         return active
 
     def _drop_idle(self) -> None:
-        """Share the groups of queues that were idle at the last look too: only then is the queue of an address that is
-        not known any more freed.
+        """Share the groups of queues that were idle at the last check too: only then can the queue of a forgotten
+        address be freed.
         """
         idle = {queue for queue in self.holding if queue.idle}
         for queue in idle & self._idle_before:
@@ -81,19 +81,20 @@ class Queues:
     # -- among others
 
     def share(self) -> None:
-        """Other instances live: no group is held whole."""
+        """Share all groups, as other instances are alive."""
         for queue in self.by_group:
             queue.share()
             queue.touch()
 
     def all_in_store(self) -> None:
-        """Notices were missed: the store may have something for any group."""
+        """Note that the store may have entries for any group, as a NOTIFY may have been lost."""
         for queue in self.by_group:
             queue.came_before(0)
 
     def notified(self, payload: str) -> None:
-        """Others have something new: tokens ``group`` or ``-address``, and ``/key`` of a message group, or ``>`` and
-        the lowest id, or ``<`` and the lowest id of what comes before what was read; an empty token stands for any.
+        """Handle a NOTIFY of new entries at other instances: tokens ``group`` or ``-address``, and ``/key`` of a
+        message group, or ``>`` and the lowest id, or ``<`` and the lowest id of entries before those read; an empty
+        token stands for any group.
         """
         for token in payload.split(","):
             if not token:  # the leases of an instance that died, or too many groups for a notice
@@ -113,5 +114,5 @@ class Queues:
                 elif isinstance(queue, FifoQueue) and key:
                     number = int(key, 16)  # PostgreSQL writes one below 0 as its complement
                     queue.news(number - (1 << 64) if number >> 63 == 1 else number)
-                else:  # what was given back may lie below what was read; new ones, which lie above, need no look there
+                else:  # returned entries may lie below those read; new ones lie above, and need no load below
                     queue.in_store(None if from_id is None or not queue.has_passed(from_id) else from_id)

@@ -1,4 +1,6 @@
-"""Units of the group commit that give entries back to the store, share them with others, or set them aside."""
+"""Units of the group commit yield entries to the store, share them with other instances, or move them to dead
+letters.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
     from store.commit.batch import Batch
 
 
-#: how long what the store could not answer is not asked again
+#: seconds before a failed query is retried
 LOAD_RETRY_SECONDS = 0.5
 
 
 class Share:
-    """Unit: the group is held whole no more; what this instance has of it is leased row by row."""
+    """Unit: ends the hold of a whole group; the entries that this instance has are leased row by row."""
 
     __slots__ = ("_pinned", "_queue")
 
@@ -35,7 +37,7 @@ class Share:
     def write(self, batch: Batch) -> None:
         self._pinned = list(self._queue.held)
         batch.share(self._queue.group_id, self._pinned)
-        batch.tell(self._queue.group_id, 0)  # none of it could be leased before
+        batch.tell(self._queue.group_id, 0)  # no entry of the group could be leased before
 
     def durable(self) -> None:
         self._queue.shared(self._pinned)
@@ -48,12 +50,12 @@ log = structlog.get_logger(__name__)
 
 
 def stored_attempts(entry: Entry) -> int:
-    """As they are stored with an entry that returns undecided."""
+    """Return the attempts that are stored with an entry that returns undecided."""
     return entry.attempts if entry.acquired else NEVER_HAD
 
 
 class Yield:
-    """Unit: the leases of entries that were held and never decided end, for any consumer to take them."""
+    """Unit: ends the leases of undecided entries, so that any consumer may get them."""
 
     __slots__ = ("_attempts", "_ids", "_queue")
 
@@ -79,14 +81,14 @@ class Yield:
 
 
 class Offer(Yield):
-    """Unit: as :class:`Yield`, of what consumers here have refused; this instance does not look for it at once."""
+    """Unit: yields entries that consumers here have refused; this instance does not load them at once."""
 
     def durable(self) -> None:
         self._queue.offered()
 
 
 class Reclaim:
-    """Unit without rows of its own at first: once it is answered, so is every batch before it."""
+    """Unit: yields entries of a lost load. It writes no rows itself: once it is answered, so is every earlier batch."""
 
     __slots__ = ("_queue", "_then", "_unknown")
 
@@ -116,7 +118,7 @@ class Reclaim:
 
 
 class SetAside:
-    """Unit: the stored message cannot be delivered; it is moved to the dead letters as it is."""
+    """Unit: moves a stored message that cannot be delivered to the dead letters, unchanged."""
 
     __slots__ = ("_entry", "_reason")
 
@@ -149,7 +151,7 @@ class SetAside:
 
 
 class Expiry:
-    """Unit: the message's time ran out before a consumer took it (rule P12)."""
+    """Unit: expires a message whose time to live ended before a consumer got it (rule P12)."""
 
     __slots__ = ("_entry", "_failed")
 
@@ -157,7 +159,7 @@ class Expiry:
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
-        #: as written: marked for the dead letters; the policy may change before that is durable
+        #: whether it was marked for the dead letters when written: the policy may change before that is durable
         self._failed = False
 
     def write(self, batch: Batch) -> None:

@@ -1,7 +1,8 @@
-"""What a queue has in memory of one rank of priorities: entries leased to this instance that no consumer has yet.
+"""A window keeps in memory the entries of one rank of priorities that are leased to this instance, and with no
+consumer.
 
-What does not fit stays in PostgreSQL. These are values, without a way to the store or to consumers: the queue moves
-them (:mod:`coordinator.group.queues`).
+Entries that do not fit stay in PostgreSQL. Windows are values without access to the store or to consumers: the queue
+loads and sends (:mod:`coordinator.group.queues`).
 """
 
 from __future__ import annotations
@@ -19,43 +20,43 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Consumer, Entry
 
 
-# The low-water mark of loads from the store: what was consumed at the head is not walked through again.
+# The low-water mark keeps loads from passing the entries that were consumed at the head.
 #
-# Rows already consumed stay in the indexes for a while, and as long as an old snapshot is held: a load that began at
-# their head would cost more with each message gone by.
+# Consumed rows stay in the indexes for a while, and as long as an old snapshot is held: a load that began at their head
+# would cost more with each consumed message.
 
-#: how far below the last entry taken a load looks again: for slower commits of other instances
+#: how far below the last leased entry the next load begins: for slower commits of other instances
 LOW_WATER_SLACK = 60_000 << 22
 _HIGHEST = 1 << 63
-#: all is looked at no more often, and no more than a share of the time
+#: the shortest seconds between loads from the beginning, and the share of time that they may use (1 of so many)
 _WHOLE_SECONDS = 1.0
 _WHOLE_SHARE = 20
-#: but not more seldom: a look may last for other reasons than what there is to look through
+#: the longest seconds between them: a load may take long for other reasons than the number of rows
 _WHOLE_MOST_SECONDS = 30.0
 
 
 def next_whole_look(asked_at: float, least: float = _WHOLE_SECONDS) -> float:
-    """When all may be looked at again, by the monotonic clock. ``asked_at``: when the look that ends now was asked for;
-    ``least``: seconds until the next at least.
+    """Return the monotonic time from which on the next load may begin at the beginning. ``asked_at``: when the one that
+    ends now was sent; ``least``: the least seconds until the next.
     """
     now = time.monotonic()
     return now + min(max(least, _WHOLE_SHARE * (now - asked_at)), _WHOLE_MOST_SECONDS)
 
 
 class LowWater:
-    """Of one rank, for each of its steps (:data:`store.commit.terms.STEPS`). ``marks``: ids above which to look; as far
-    as is known, the store has nothing below.
+    """Keeps the low-water marks of one rank, one for each of its steps (:data:`store.commit.terms.STEPS`). ``marks``:
+    ids above which loads begin; as far as is known, the store has no entries below.
     """
 
     __slots__ = ("_asked", "_asked_at", "_lowered", "_whole_at", "marks")
 
     def __init__(self, rank: Rank) -> None:
         self.marks = [0] * STEPS[rank].number
-        #: of the load on its way: the marks above which it looks, when it was asked for, and what came back since then
+        #: of the load on its way: its marks, when it was sent, and the lowest marks of entries returned since then
         self._asked = self.marks
         self._asked_at = 0.0
         self._lowered = self._nothing_back()
-        #: before then the store is not looked through from its beginning again
+        #: the monotonic time before which no load begins at the beginning again
         self._whole_at = 0.0
 
     def _nothing_back(self) -> list[int]:
@@ -67,14 +68,14 @@ class LowWater:
 
     @property
     def whole_in(self) -> float:
-        """Seconds until all may be looked at again; 0: now."""
+        """The seconds until a load may begin at the beginning again; 0: now."""
         return max(0.0, self._whole_at - time.monotonic())
 
     def has_passed(self, entry_id: int) -> bool:
         return any(mark >= entry_id for mark in self.marks)
 
     def lower(self, below: int, priority: int | None) -> None:
-        """Something came that is above this id; ``priority``: its own, None where that is not known."""
+        """Lower the marks to this id, as an entry above it arrived. ``priority``: the entry's; None: unknown."""
         marks, lowered = self.marks, self._lowered
         for step in range(len(marks)) if priority is None else (step_of(priority),):
             if below < marks[step]:
@@ -83,18 +84,20 @@ class LowWater:
                 lowered[step] = below
 
     def asked(self) -> None:
-        """A load looks above the marks."""
+        """Note that a load above the marks is sent."""
         self._asked = list(self.marks)
         self._asked_at = time.monotonic()
         self._lowered = self._nothing_back()
 
     def read_through(self, last: int) -> None:
-        """A range was read up to this id: below, nothing comes any more but what is told by its id."""
+        """Raise the mark to this id, up to which a range was read: entries below are only added with a notice of their
+        id.
+        """
         self.marks[0] = min(max(self.marks[0], last), self._lowered[0])
 
     def loaded(self, entries: Sequence[Entry], newest: int, *, complete: bool, alone: bool) -> bool:
-        """The load brought these entries; whether it looked at all. ``newest``: no entry of this instance is newer;
-        ``complete``: there was nothing beyond them; ``alone``: no other instance has any.
+        """Raise the marks by the loaded entries; whether the load began at the beginning. ``newest``: no entry of this
+        instance is newer; ``complete``: the store had no others; ``alone``: no other instance has any.
         """
         looked_at_all = not any(self._asked)
         if looked_at_all:
@@ -117,14 +120,14 @@ class LowWater:
         return looked_at_all
 
 
-#: an order before that of any entry
+#: a sort key before that of any entry
 _BEFORE_ALL = (-(1 << 15), 0)
 
 
 class Window:
-    """The entries of one rank that are here, in order, and how far the store may have others that come before them.
+    """Keeps the entries of one rank in order, and the bound before which the store may have others.
 
-    It is a value, and asks no other part. ``more``: the store may have entries of this rank that are not leased.
+    It is a value, and calls no other part. ``more``: the store may have entries of this rank that are not leased.
     """
 
     __slots__ = (
@@ -145,26 +148,26 @@ class Window:
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        #: of normal priority, in order
+        #: entries of normal priority, in order
         self.ready: deque[Entry] = deque()
-        #: a heap: of other priorities, and what came back
+        #: a heap of entries of other priorities, and of returned ones
         self.returned: list[Entry] = []
         self.octets = 0
-        #: entries on their way into the window: written in a batch that is not durable yet
+        #: how many entries are on their way into the window, in a batch that is not durable yet
         self.reserved = 0
         self.more = True
-        #: deliver up to this order; load before going beyond it. None: deliver all. Where priorities differ there is
-        #: always one, else after something old came back to the store (D5)
+        #: the sort key up to which entries may be delivered, until a load has brought those beyond; None: all. A rank
+        #: whose priorities differ begins with one; the normal rank has one after old entries returned to the store (D5)
         self.bound: tuple[int, int] | None = None if rank is Rank.NORMAL else _BEFORE_ALL
-        #: the same for news that came while a load is on its way: they may lie before what it brings
+        #: the bound by news since a load was sent: such entries may precede those that it brings
         self._news = self.bound
         self.loading = False
         self._version = 0
-        #: where a load begins to look in the store
+        #: the marks at which a load begins in the store
         self.low = LowWater(rank)
-        #: while a load is on its way: what was settled or given back (the load may have seen it before)
+        #: ids settled or returned while a load is on its way, which may have read them before
         self.gone: set[int] = set()
-        #: whether all will be looked at, not only what is above the low-water mark
+        #: whether a load from the beginning, not from the low-water mark, is scheduled
         self._whole_due = False
 
     def __len__(self) -> int:
@@ -172,13 +175,13 @@ class Window:
 
     @property
     def version(self) -> int:
-        """Counts the news of the store; a load that is answered says nothing of later ones."""
+        """The number of news of the store; the answer to a load does not cover later ones."""
         return self._version
 
     # -- entries coming
 
     def reserve(self, size: int) -> None:
-        """A message of this size comes, as soon as it is durable."""
+        """Reserve room for a message of this size, which arrives when it is durable."""
         self.reserved += 1
         self.octets += size
 
@@ -187,7 +190,7 @@ class Window:
         self.octets -= size
 
     def arrived(self, entry: Entry) -> None:
-        """A reserved entry is durable."""
+        """Add a reserved entry, which is durable."""
         self.reserved -= 1
         if self.rank is Rank.NORMAL:
             self.ready.append(entry)
@@ -195,20 +198,20 @@ class Window:
             heappush(self.returned, entry)
 
     def give_back(self, entry: Entry) -> None:
-        """To its place, before what is newer."""
+        """Put an entry back to its place, before newer ones."""
         self.octets += entry.size
         heappush(self.returned, entry)
 
     def in_store(self, lowest: int | None, priority: int | None) -> None:
-        """The store has (or may have) entries that are not leased; ``lowest``: the lowest of their ids, where it may be
-        an old one; ``priority``: the highest they have, where that is known.
+        """Note that the store has (or may have) entries that are not leased. ``lowest``: the lowest id, where it may be
+        an old one; ``priority``: the highest priority, if known.
         """
         self.more = True
         self._version += 1
         normal = self.rank is Rank.NORMAL
         bound, news = self.bound, self._news
         if normal and lowest is not None and bound and news and bound[1] < lowest and news[1] < lowest:
-            pass  # as for nearly all that is posted: what came before is lower
+            pass  # the usual case of a post: the bounds are lower already
         elif lowest is not None or not normal:
             known = DEFAULT if normal else priority
             before = _BEFORE_ALL if lowest is None or known is None else (-known, lowest - 1)
@@ -218,8 +221,8 @@ class Window:
             self.low.lower(max(0, lowest - 1), priority)
 
     def has_passed(self, entry_id: int, newest: int) -> bool:
-        """Whether what is looked for next may be beyond this id; of an old one, also whether a load may go beyond it
-        that does not see it yet. ``newest``: no entry of this instance is newer.
+        """Whether the next load may begin beyond this id; for an old id, also whether a load under way may pass it
+        without seeing it. ``newest``: no entry of this instance is newer.
         """
         return self.low.has_passed(entry_id) or (self.loading and entry_id < newest - LOW_WATER_SLACK)
 
@@ -227,7 +230,7 @@ class Window:
 
     @property
     def waits(self) -> bool:
-        """What is first in it must wait for what the store has before it. There is something in it."""
+        """Whether the first entry must wait for entries that the store has before it. The window is not empty."""
         bound = self.bound
         if bound is None:
             return False
@@ -237,7 +240,7 @@ class Window:
         return ready[0].id > bound[1]
 
     def withdraw(self, entry: Entry) -> bool:
-        """Take an entry out; whether it was there."""
+        """Remove an entry; whether it was there."""
         try:
             self.ready.remove(entry)
         except ValueError:
@@ -249,7 +252,7 @@ class Window:
         return True
 
     def take_out(self, ids: set[int]) -> None:
-        """Take out what has come back with these ids, as far as it is there."""
+        """Remove the returned entries with these ids, as far as they are there."""
         stay: list[Entry] = []
         for entry in self.returned:
             if entry.id in ids:
@@ -260,7 +263,7 @@ class Window:
         self.returned = stay
 
     def empty(self) -> list[Entry]:
-        """Take all entries out."""
+        """Remove and return all entries."""
         entries = [*self.returned, *self.ready]
         self.returned.clear()
         self.ready.clear()
@@ -269,18 +272,18 @@ class Window:
         return entries
 
     def has_for(self, consumer: Consumer) -> bool:
-        """Whether there is something that the consumer has not refused."""
+        """Whether there is an entry that the consumer has not refused."""
         return bool(self.ready) or any(consumer.key not in entry.refused_by for entry in self.returned)
 
     def refused_by(self, keys: set[int]) -> list[Entry]:
-        """What consumers with these keys have refused, all of them."""
+        """Return the entries that all consumers with these keys have refused."""
         return [entry for entry in self.returned if keys.issubset(entry.refused_by)]
 
     # -- loading
 
     @property
     def blocked(self) -> bool:
-        """Whether something here waits for what the store has before it."""
+        """Whether an entry here waits for others that the store has before it."""
         bound = self.bound
         if bound is None or self.rank is not Rank.NORMAL:
             return bound is not None
@@ -288,14 +291,14 @@ class Window:
         return bool(heads) and min(heads) > bound[1]
 
     def asks(self) -> None:
-        """A load is on its way, which looks above the low-water marks."""
+        """Note that a load above the low-water marks is on its way."""
         self.loading = True
         self._news = None
         self.low.asked()
 
     def loaded(self, entries: Sequence[Entry], *, complete: bool, version: int) -> None:
-        """These came from the store, in order, and :meth:`put` has added those that are new here. ``complete``: there
-        was nothing beyond them, when the news were at ``version``.
+        """Move the bound by the loaded entries, of which :meth:`put` has added the new ones. ``complete``: the store
+        had no others, as of ``version`` of its news.
         """
         if complete and version == self._version:
             self.more = False
@@ -305,7 +308,7 @@ class Window:
             self.bound = last_order if self._news is None else min(self._news, last_order)
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """These have come from the store, in order."""
+        """Add entries from the store, which are in order."""
         ready = self.ready
         normal = self.rank is Rank.NORMAL
         last = ready[-1].id if ready else 0
@@ -322,10 +325,11 @@ class Window:
     def move_low(
         self, entries: Sequence[Entry], newest: int, *, complete: bool, version: int, alone: bool
     ) -> float | None:
-        """Move the low-water mark by what was leased; in how many seconds all must be looked at, None: that is known.
+        """Move the low-water mark by the leased entries; return in how many seconds a load from the beginning must
+        follow, None: none must, or it is scheduled.
 
-        Notices of others do not tell all: now and then all is looked at, also while a backlog is read, the more seldom
-        the longer that takes. ``newest``, ``alone``: as :meth:`LowWater.loaded` has them.
+        The notices of other instances are not complete: now and then a load begins at the beginning, also while a
+        backlog is read, more rarely the longer it takes. ``newest``, ``alone``: see :meth:`LowWater.loaded`.
         """
         low = self.low
         looked_at_all = low.loaded(entries, newest, complete=complete, alone=alone)
@@ -334,7 +338,7 @@ class Window:
                 low.lower(0, None)
                 return None
             if version == self._version:
-                self.more = False  # as far as is known, until all is looked at
+                self.more = False  # as far as is known, until a load begins at the beginning
                 self.bound = None
         if looked_at_all or self._whole_due:
             return None
@@ -342,7 +346,7 @@ class Window:
         return low.whole_in
 
     def look_at_all(self, *, by_range: bool) -> None:
-        """The time has come; what is read by the range needs no look."""
+        """Have the next load begin at the beginning, unless entries are read by ranges."""
         self._whole_due = False
         if not by_range:
             self.more = True

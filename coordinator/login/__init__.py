@@ -1,1 +1,1 @@
-"""Who comes in: the SASL mechanisms, and what is asked of the store for them (rule S1)."""
+"""Login runs the SASL mechanisms, and queries the store for them (rule S1)."""

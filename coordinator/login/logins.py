@@ -1,4 +1,4 @@
-"""One client's login, by the mechanism that it has chosen."""
+"""A login runs the SASL mechanism that the client has chosen."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from coordinator.settings import LoginSettings
 
 
-# The client's certificate says its user (RFC 4422, appendix A): TLS has verified it against ``tls.client_ca``.
+# EXTERNAL: the client's certificate names its user (RFC 4422, appendix A); TLS has verified it by ``tls.client_ca``.
 
-#: Kinds of a subject's alternative name that can be a user's.
+#: Kinds of a subject's alternative name that can name a user.
 _ALTERNATIVES = ("email", "DNS", "URI")
 
 
 def user_of(certificate: Mapping[str, Any]) -> str | None:
-    """The common name (CN) of the subject, or, where it has none, its one alternative name. ``certificate``: as
-    :meth:`ssl.SSLObject.getpeercert` has it. None: there is none, or more than one.
+    """Return the common name (CN) of the subject, or if it has none, its only alternative name; None: it has no name,
+    or more than one. ``certificate``: from :meth:`ssl.SSLObject.getpeercert`.
     """
     found = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
     found = found or [value for kind, value in certificate.get("subjectAltName", ()) if kind in _ALTERNATIVES]
@@ -34,7 +34,9 @@ def user_of(certificate: Mapping[str, Any]) -> str | None:
 
 
 class External:
-    """``address``: of its host. ``disabled``: called when the user may not be in any more."""
+    """Logs a client in by its certificate. ``address``: of its host. ``disabled``: called when the user is locked
+    out.
+    """
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class External:
             self._refuse()
 
     def _refuse(self) -> None:
-        """Its certificate is genuine: the name in it can be told."""
+        """Refuse the login; the name in the genuine certificate may be recorded."""
         self._users.failures.count(self._address, self._user)
         self._say(REFUSED)
 
@@ -93,18 +95,18 @@ class External:
             self._say(outcome)
 
 
-# Which SASL mechanisms are offered where clients come in.
+# The SASL mechanisms that a listener offers.
 
-#: Without a login; where it is offered, a client may leave the SASL layer out, too.
+#: Without a login; where it is offered, a client may also omit the SASL layer.
 ANONYMOUS = "ANONYMOUS"
 PLAIN = "PLAIN"
-#: By the certificate that the client has shown.
+#: By the certificate that the client has sent.
 EXTERNAL = "EXTERNAL"
 
 
 def offered(login: LoginSettings, *, loopback: bool, tls: bool) -> tuple[str, ...]:
-    """The best first, without ``EXTERNAL``, which is for clients that have shown a certificate. ``loopback``: only this
-    machine can connect.
+    """Return the offered mechanisms, the best first, without ``EXTERNAL``, which needs a client's certificate.
+    ``loopback``: only this machine can connect.
     """
     found = [*verifiers.HASHES]
     if tls or login.plain == "always":
@@ -122,8 +124,8 @@ def begin(
     say: Say,
     disabled: Callable[[], None],
 ) -> Exchange:
-    """``mechanism``: one that is offered. ``address``: of the client's host. ``certificate``: the client's,
-    verified, or empty. ``disabled``: called when its user may not be in any more.
+    """Begin the exchange of an offered mechanism. ``address``: of the client's host. ``certificate``: the client's,
+    verified, or empty. ``disabled``: called when its user is locked out.
     """
     if mechanism == EXTERNAL:
         return External(users, address, certificate, say, disabled)
@@ -135,11 +137,11 @@ def begin(
     return Scram(mechanism, comparison, say)
 
 
-# Where a client comes from, as it is counted: by its host, or by what a host may have many of.
+# The origin of a client, by which connections and failures are counted: its host, or the host's IPv6 network.
 
 
 def origin_of(host: str) -> str:
-    """Of IPv6 the network of 64 bits, all of whose addresses one host may have."""
+    """Return the host; of IPv6 its network of 64 bits, all of whose addresses one host may have."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -150,7 +152,7 @@ def origin_of(host: str) -> str:
 
 
 def peer_of(sock: socket) -> str:
-    """The other end as the log names it: by host and port."""
+    """Return the host and port of the other end, for the log."""
     try:
         name = sock.getpeername()
     except OSError:
@@ -159,5 +161,5 @@ def peer_of(sock: socket) -> str:
 
 
 def origin_of_peer(peer: str) -> str:
-    """Of a client as :func:`peer_of` names it."""
+    """Return the origin of a client named by :func:`peer_of`."""
     return origin_of(peer.rpartition(":")[0] or peer)

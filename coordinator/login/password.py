@@ -1,6 +1,6 @@
-"""A password is compared with what the store keeps of it, and a wrong one answered as if its user were not there.
+"""A password is compared with the store's verifier; the answer to a wrong one does not show whether the user exists.
 
-The store is asked, and the time until the answer depends, in the same way whether there is such a user or not.
+The query to the store, and the time until the answer, are also equal for known and unknown users.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from store.users import Verifier
 
 
-# The talk between a client that logs in and the service: what each SASL mechanism says in turn (part 5, section 5.3).
+# An exchange runs one SASL mechanism between a client and the service (part 5, section 5.3).
 #
-# An answer may take time, as the store is asked and a wrong password waits. So an exchange is given the client's octets
-# and says its answer when it has it; until then the client's next octets stay unread.
+# An answer may take time, as the store is queried and a wrong password is delayed. So an exchange gets the client's
+# octets and calls back with its answer; until then the client's next octets stay unread.
 
 
 class Code(IntEnum):
-    """Of a ``sasl-outcome`` (part 5, section 5.3.3.6)."""
+    """The code of a ``sasl-outcome`` (part 5, section 5.3.3.6)."""
 
     OK = 0
     AUTH = 1
-    #: the store does not answer: the same again may succeed
+    #: the store does not answer: a retry may succeed
     SYS_TEMP = 4
 
 
@@ -47,8 +47,8 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end. ``data``: the last words of the mechanism. ``user``: as which the client is in, with its id; None: as
-    none.
+    """The end of an exchange. ``data``: the last octets of the mechanism. ``user``: the user of the login, with its id;
+    None: the client has no login.
     """
 
     code: Code
@@ -64,16 +64,16 @@ REFUSED = Outcome(Code.AUTH)
 
 class Exchange(Protocol):
     def take(self, response: bytes | None) -> None:
-        """What the client says: first the ``initial-response`` (None: it has none), then a response to each
-        challenge. The answer is said once for each.
+        """Handle the client's octets: first the ``initial-response`` (None: it has none), then a response to each
+        challenge. Each is answered once.
         """
 
     def end(self) -> None:
-        """The connection has ended: nothing is said any more."""
+        """Stop answering, as the connection has ended."""
 
 
 class Anonymous:
-    """Takes anything that the client says of itself (RFC 4505), and remembers none of it."""
+    """Accepts any trace information of the client (RFC 4505), and discards it."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -87,16 +87,18 @@ class Anonymous:
 
 log = structlog.get_logger(__name__)
 
-#: How long a password stands behind wrong ones of the same address for the same user; then its client is told to come
-#: again. Guesses in any number would otherwise hold it, and themselves, until the time to open is up.
+#: The longest delay of a password by wrong ones of the same address for the same user; after that its client has to
+#: retry. Otherwise guesses in any number would delay it, and themselves, until the time limit of the open.
 LONGEST_WAIT_SECONDS = 10.0
 
-#: What a verifier says of a password: the outcome if it fits, else None.
+#: Compares a password with a verifier: the outcome if it fits, else None.
 Fits = Callable[["Verifier"], Outcome | None]
 
 
 class Comparison:
-    """Of one connection. ``address``: of its host. ``disabled``: called when its user may not be in any more."""
+    """Compares the passwords of one connection. ``address``: of its host. ``disabled``: called when its user is locked
+    out.
+    """
 
     def __init__(self, users: Users, address: str, disabled: Callable[[], None]) -> None:
         self._users = users
@@ -105,10 +107,10 @@ class Comparison:
         self._verifier: Verifier | None = None
         self._ended = False
         self._in = False
-        #: as which the client wants to come in; '': there cannot be such a user
+        #: the user that the client wants to log in as; '': such a user cannot exist
         self.user = ""
         self._there = False
-        #: behind wrong passwords
+        #: seconds of delay by wrong passwords
         self._waited = 0.0
 
     def end(self) -> None:
@@ -116,7 +118,7 @@ class Comparison:
         self._users.leave(self.user, self._lock_out)
 
     def _lock_out(self, user_id: str | None = None) -> None:
-        """The user may not log in any more, unless it is the one with this id."""
+        """Lock the user out, unless it has this id."""
         if user_id is not None and (self._verifier is None or self._verifier.user_id == user_id):
             return
         self._there = False
@@ -124,7 +126,7 @@ class Comparison:
             self._disabled()
 
     def look_up(self, name: str, mechanism: str, then: Callable[[Verifier], None], say: Say) -> None:
-        """``then`` gets the verifier of the user, or one that no password fits. ``say`` gets the outcome where the
+        """Look up a user: ``then`` gets the verifier, or one that no password fits. ``say`` gets the outcome if the
         store does not answer.
         """
         try:
@@ -138,12 +140,12 @@ class Comparison:
             self._there = verifier is not None
             then(self._verifier)
 
-        # before the store is asked: a change that it has not seen comes as a notice
+        # before the query: a NOTIFY reports changes that its answer does not include
         self._users.enter(self.user, self._lock_out)
         self._users.look_up(self.user, mechanism, self._unless_ended(found), self._unless_ended(say))
 
     def compare(self, fits: Fits, say: Say) -> None:
-        """When it is time, say whether ``fits`` has an outcome for the verifier that was looked up."""
+        """Compare when the delay has ended: answer with the outcome of ``fits`` for the verifier, or refuse."""
         if self._ended:
             return
         penalties = self._users.penalties
@@ -177,7 +179,7 @@ class Comparison:
 
 
 class Plain:
-    """The password itself (RFC 4616): offered where TLS hides it, or where that is asked for by name."""
+    """Receives the password itself (RFC 4616): offered if TLS encrypts it, or if the settings say so."""
 
     def __init__(self, comparison: Comparison, say: Say) -> None:
         self._comparison = comparison
@@ -198,7 +200,7 @@ class Plain:
         if not name or not password or as_whom not in ("", name):  # to act as another is not possible
             self._say(REFUSED)
             return
-        with suppress(verifiers.NotPrepared):  # then it is compared as it is, for the same time: no user has it
+        with suppress(verifiers.NotPrepared):  # then it is compared unchanged, for the same time: no user has it
             password = verifiers.prepared_password(password)
 
         def fits(verifier: Verifier) -> Outcome | None:
@@ -212,14 +214,14 @@ class Plain:
         self._comparison.look_up(name, verifiers.OF_PLAIN, compare, self._say)
 
 
-# SCRAM-SHA-256 and SCRAM-SHA-512, the server's side (RFC 5802, RFC 7677): the password never crosses the wire, and the
-# server shows that it knows the user, too. Channel binding is not offered.
+# SCRAM-SHA-256 and SCRAM-SHA-512, the server's side (RFC 5802, RFC 7677): the password is never sent, and the server
+# proves that it knows the user, too. Channel binding is not offered.
 
 _NONCE_OCTETS = 18
-#: of a client's nonce: with it, the challenge is a SASL frame of 512 octets at most (part 5, section 5.3.1)
+#: the most characters of a client's nonce, so that the challenge is a SASL frame of at most 512 octets (5.3.1)
 _LONGEST_NONCE = 256
-#: gs2-header, authzid, name, nonce; the client may support channel binding (y), but not use it (p=), and what comes
-#: before the name (m=) must not be ignored
+#: gs2-header, authzid, name, nonce; the client may support channel binding (y), but not use it (p=), and an
+#: extension before the name (m=) must not be ignored
 _FIRST = re.compile(r"([ny],(?:a=([^,]*))?,)(n=([^,]*),r=([\x21-\x2b\x2d-\x7e]+)(?:,.*)?)", re.DOTALL)
 _FINAL = re.compile(r"(c=([A-Za-z0-9+/=]*),r=([\x21-\x2b\x2d-\x7e]+)(?:,(?!p=)[A-Za-z]=[^,]*)*),p=([A-Za-z0-9+/=]+)")
 #: the two characters that are escaped in a name
@@ -234,7 +236,7 @@ class _First(NamedTuple):
 
 
 class Scram:
-    """``comparison`` knows the users; ``say`` is given each answer."""
+    """Runs a SCRAM exchange. ``comparison`` looks up the users; ``say`` is called with each answer."""
 
     def __init__(self, mechanism: str, comparison: Comparison, say: Say) -> None:
         self._mechanism = mechanism
@@ -296,7 +298,7 @@ class Scram:
 
 
 def _read_first(response: bytes) -> _First | None:
-    """None: it is no ``client-first-message`` that can be taken."""
+    """Decode a ``client-first-message``; None: it is invalid."""
     try:
         found = _FIRST.fullmatch(response.decode())
     except UnicodeDecodeError:

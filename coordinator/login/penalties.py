@@ -1,8 +1,8 @@
-"""How long a wrong password waits for its answer: longer with each by the same address, or for the same user.
+"""Penalties delay the answer to a wrong password: longer with each by the same address, or for the same user.
 
-A right one waits only where the same address has just been wrong about the same user, so that guesses at once gain
-nothing; no client at another address waits. Of IPv6, a network of 64 bits is one address. Each worker counts for
-itself, in bounded memory.
+A right password waits only if the same address has just sent a wrong one for the same user, so that parallel guesses
+gain nothing; clients at other addresses do not wait. An IPv6 network of 64 bits is one address. Each worker counts
+alone, in bounded memory.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 FIRST_SECONDS = 0.1
 LONGEST_SECONDS = 3.0
-#: An address may be shared by many clients: it counts as much as a user after so many times the failures.
+#: Many clients may share an address: so many of its failures count as one of a user.
 OF_AN_ADDRESS = 8
-#: After so long without another, failures are forgotten.
+#: Seconds without a further failure after which failures are forgotten.
 FORGOTTEN_SECONDS = 600.0
-#: Addresses, users, and pairs of both that are remembered; beyond it the one that failed least recently is forgotten.
+#: How many addresses, users, and pairs of both are remembered; beyond it the one with the oldest failure is forgotten.
 MOST_REMEMBERED = 10_000
 
 Key = TypeVar("Key", str, tuple[str, str])
 
 
 class _Recent(Generic[Key]):
-    """A number by key, the last changed last."""
+    """Keeps a number by key, in the order of changes, for a limited time."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Key, tuple[float, float]] = OrderedDict()
@@ -57,16 +57,16 @@ class Penalties:
         self._clock = clock
         self._by_address: _Recent[str] = _Recent()
         self._by_user: _Recent[str] = _Recent()
-        #: when the next password of an address for a user is looked at
+        #: when the next password of an address for a user may be compared
         self._next: _Recent[tuple[str, str]] = _Recent()
 
     def wait(self, address: str, user: str) -> float:
-        """Seconds until a password may be looked at."""
+        """Return the seconds until a password may be compared."""
         now = self._clock()
         return max(0.0, self._next.get((origin_of(address), user), now) - now)
 
     def failed(self, address: str, user: str) -> float:
-        """A password was wrong. Returns the seconds until that is answered."""
+        """Count a wrong password; return the seconds until its answer."""
         now, address = self._clock(), origin_of(address)
         of_address = self._by_address.get(address, now) + 1
         of_user = self._by_user.get(user, now) + 1
@@ -78,15 +78,16 @@ class Penalties:
         return seconds
 
 
-# Logins that failed go to the audit (S10): once a minute and at the end, folded by user, host and why, in bounded
+# Failed logins are written to the audit (S10): once a minute and at the end, summed by user, host and reason, in
+# bounded
 # memory. A flood of them adds :data:`MOST_REMEMBERED` rows and one more each minute to the store, at each worker.
 
 log = structlog.get_logger(__name__)
 
-#: From the first one in a quiet time until it is written, and between two writes.
+#: Seconds from the first failure in a quiet time until it is written, and between two writes.
 TOLD_AFTER_SECONDS = 1.0
 BETWEEN_SECONDS = 60.0
-#: Of users, hosts and whys together. What else fails is one row without any of them.
+#: How many combinations of user, host and reason are counted. Further failures are one row without these.
 MOST_TOLD = 20
 
 _OTHERS = ("", "", "")
@@ -106,15 +107,15 @@ class Failures:
         self._first_seconds = first_seconds
         self._between_seconds = between_seconds
         self._counts: dict[tuple[str, str, str], int] = {}
-        #: a write is due, or the time after one is not over
+        #: whether a write is scheduled, or the time after one has not ended
         self._busy = False
-        #: and the store has not answered it
+        #: whether the store has still to answer a write
         self._writing = False
         self._ending = False
 
     def count(self, host: str, user: str | None, why: str = "") -> None:
-        """``user``: None, if there is none of that name: it may be a password. ``why``: one of a few texts, or nothing,
-        where it was a password or a user that may not log in.
+        """Count a failed login. ``user``: None if it is unknown, as the text may be a password. ``why``: one of a few
+        texts; empty for a wrong password or a user that may not log in.
         """
         self._count((user or "", host, why), 1)
 
@@ -127,7 +128,7 @@ class Failures:
             self._instance.loop.call_later(self._first_seconds, self._write)
 
     def end(self) -> bool:
-        """The worker ends: what is counted is written now, or is lost. Whether there is no more of it."""
+        """Write the counts now, as the worker ends; whether all are written."""
         self._ending = True
         if self._counts and not self._writing:
             self._write()
@@ -145,7 +146,7 @@ class Failures:
 
     def _written(self, counts: dict[tuple[str, str, str], int], error: StoreError | None) -> None:
         self._writing = False
-        if error is not None and self._ending:  # each further try would be one more line of the log
+        if error is not None and self._ending:  # each retry would be one more line in the log
             log.warning("logins that failed are not in the audit", reason=str(error))
         elif error is not None:
             log.warning("logins that failed are not in the audit yet", reason=str(error))

@@ -1,4 +1,4 @@
-"""Users as one instance knows them: what passwords are compared with, and the connections of each (rule S1)."""
+"""Users of one instance: it looks up their verifiers, and closes the connections of disabled ones (rule S1)."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-#: Takes the outcome of a login that fails.
+#: Called with the outcome of a failed login.
 Fail = Callable[[Outcome], None]
-#: Takes the id of the user that may be in by now; None: none of that name may.
+#: Called with the id of the enabled user of a name; None: there is no such user.
 Leave = Callable[[str | None], None]
 
-#: How long a client that logs in waits for the store.
+#: Seconds that a login waits for the store.
 STORE_SECONDS = 5.0
-#: No verifier is told of sooner: to read one takes some hundredths of a millisecond longer than to find none.
+#: Each look-up takes at least this long: finding a verifier takes some hundredths of a millisecond longer than not.
 FOUND_SECONDS = 0.01
-#: Questions about users that the store has at once. The others stand in line here, so that the questions of clients
-#: that are in do not wait behind all who log in.
+#: How many queries about users are under way at once. The others wait here, so that the queries of connected clients do
+#: not wait for all logins.
 MOST_ASKED = 4
-#: How long a question which users may stay waits before it is asked again, as the store could not answer.
+#: Seconds before a failed query for enabled users is retried.
 LOOK_AGAIN_SECONDS = 5.0
 
 
 class Users:
-    """``secret``: the store's, from which the verifiers are made of users that are not there."""
+    """Looks up users for logins. ``secret``: the store's key, from which verifiers of unknown users are derived."""
 
     def __init__(self, instance: Instance, secret: bytes) -> None:
         self._instance = instance
         self._secret = secret
         self._asked = 0
         self._numbers = count()
-        #: by number, what asks the questions in line, the first to come first
+        #: functions that send the waiting queries, by number, in order
         self._line: OrderedDict[int, Callable[[], None]] = OrderedDict()
-        #: by user: what ends its connections, unless it has the id that is given
+        #: by user: functions that end its connections, unless the user has the given id
         self._connected: dict[str, set[Leave]] = {}
-        #: whether all of them are asked for in a while
+        #: whether a retry for all of them is scheduled
         self._looks_again = False
         self.penalties = Penalties()
         self.failures = Failures(instance)
@@ -66,7 +66,7 @@ class Users:
         return verifiers.decoy(mechanism, name, self._secret)
 
     def look_up(self, name: str, mechanism: str, found: Callable[[Verifier | None], None], say: Fail) -> None:
-        """``found`` gets the verifier, or None; ``say`` the outcome where the store does not answer in time."""
+        """Look up a verifier: ``found`` gets it, or None; ``say`` the outcome if the store does not answer in time."""
         began = time.monotonic()
 
         def wait(verifier: Verifier | None) -> None:
@@ -75,7 +75,7 @@ class Users:
         self._ask(lambda answered: questions.verifier(self._instance.queries, name, mechanism, answered), wait, say)
 
     def ask_enabled(self, name: str, found: Leave, say: Fail) -> None:
-        """As :meth:`look_up`: the id of the user if it may log in."""
+        """Look up the id of the user, if it may log in, like :meth:`look_up`."""
 
         def ask(answered: Callable[[dict[str, str] | StoreError], None]) -> None:
             questions.enabled(self._instance.queries, [name], answered)
@@ -86,7 +86,7 @@ class Users:
         self, ask: Callable[[Callable[[T | StoreError], None]], None], found: Callable[[T], None], say: Fail
     ) -> None:
         number = next(self._numbers)
-        # emptied by the answer: the deadline, which comes seconds later, then keeps nothing of the connection
+        # emptied by the answer: then the deadline, seconds later, keeps no reference to the connection
         waiting = [say]
 
         def begin() -> None:
@@ -118,7 +118,7 @@ class Users:
             _, begin = self._line.popitem(last=False)
             begin()
 
-    # -- users that are disabled, removed or made anew while they are in
+    # -- users that are disabled, removed or created again while they are connected
 
     def enter(self, user: str, leave: Leave) -> None:
         self._connected.setdefault(user, set()).add(leave)
@@ -131,12 +131,12 @@ class Users:
                 del self._connected[user]
 
     def changed(self, user: str) -> None:
-        """The user was disabled or removed, perhaps to be there again by now."""
+        """Check a user that was disabled or removed, and may have been created again."""
         if user in self._connected:
             self._look([user])
 
     def look(self) -> None:
-        """Notices may have been missed."""
+        """Check all connected users, as a NOTIFY may have been lost."""
         if self._connected:
             self._look(list(self._connected))
 

@@ -1,4 +1,4 @@
-"""What the store keeps in place of a password (RFC 5802, section 3)."""
+"""Verifiers are what the store keeps in place of passwords (RFC 5802, section 3)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import unicodedata
 
 from store.users import Verifier
 
-#: The mechanisms that compare passwords, the best first, and their hashes.
+#: The mechanisms with passwords, the best first, and their hashes.
 HASHES = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256"}
-#: The one by which a password that came in whole is compared.
+#: The mechanism whose verifier is compared with the password of `PLAIN`.
 OF_PLAIN = "SCRAM-SHA-256"
-#: The least that RFC 7677 allows: `PLAIN` makes the worker do them, 1 ms, while other clients wait. The same for all,
-#: as the number tells whether a user is there.
+#: The least that RFC 7677 allows: for `PLAIN` the worker computes them, 1 ms, while other clients wait. The number is
+#: equal for all, as it would show whether a user exists.
 ITERATIONS = 4096
 _SALT_OCTETS = 16
 
@@ -29,7 +29,7 @@ def digest(mechanism: str, octets: bytes) -> bytes:
 
 
 def derived(mechanism: str, password: str, salt: bytes, iterations: int) -> Verifier:
-    """The verifier of a password that is prepared."""
+    """Return the verifier of a prepared password."""
     salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
     return Verifier(
         salt=salt,
@@ -40,13 +40,13 @@ def derived(mechanism: str, password: str, salt: bytes, iterations: int) -> Veri
 
 
 def new(password: str) -> dict[str, Verifier]:
-    """Verifiers of a new password, by mechanism."""
+    """Return verifiers of a new password, by mechanism."""
     return {each: derived(each, password, secrets.token_bytes(_SALT_OCTETS), ITERATIONS) for each in HASHES}
 
 
 def decoy(mechanism: str, name: str, secret: bytes) -> Verifier:
-    """A verifier that no password fits, for a name that is not there: always the same for the same name, as that of a
-    user would be. ``secret``: the store's.
+    """Return a verifier that no password fits, for an unknown name: constant for each name, like that of a user.
+    ``secret``: the store's key.
     """
 
     def made(part: str) -> bytes:
@@ -62,13 +62,13 @@ def fits(password: str, mechanism: str, verifier: Verifier) -> bool:
     return hmac.compare_digest(found.stored_key, verifier.stored_key)
 
 
-# Names and passwords in the form in which they are compared (SASLprep, RFC 4013), with the tables of the standard
-# library.
+# SASLprep (RFC 4013) brings names and passwords into the form in which they are compared, with the tables of the
+# standard library.
 
-#: Octets of UTF-8: a frame of SASL has 512 at most (part 5, section 5.3.1), and `PLAIN` sends both in one.
+#: The most octets in UTF-8: a SASL frame has at most 512 (part 5, section 5.3.1), and `PLAIN` sends both in one.
 MOST_NAME_OCTETS = 128
 MOST_PASSWORD_OCTETS = 255
-#: Characters of a new password: NIST SP 800-63B, section 5.1.1.2.
+#: The fewest characters of a new password: NIST SP 800-63B, section 5.1.1.2.
 FEWEST_PASSWORD_CHARACTERS = 8
 
 _PROHIBITED = (
@@ -79,11 +79,11 @@ _PROHIBITED = (
 
 
 class NotPrepared(ValueError):
-    """The text can be no name, or no password; says why, and repeats none of it."""
+    """The text cannot be a name or a password; the message says why, without quoting it."""
 
 
 def prepared(text: str) -> str:
-    """``text`` as SASLprep makes it: characters that look alike are one.
+    """Apply SASLprep to ``text``: characters that look alike become one.
 
     :raises NotPrepared: it has a character that is not allowed, mixes directions of writing, or is empty.
     """
@@ -104,17 +104,17 @@ def prepared(text: str) -> str:
 
 
 def prepared_name(text: str) -> str:
-    """The name of a user. :raises NotPrepared:"""
+    """Prepare and check the name of a user. :raises NotPrepared:"""
     return _bounded(prepared(text), MOST_NAME_OCTETS)
 
 
 def prepared_password(text: str) -> str:
-    """:raises NotPrepared:"""
+    """Prepare and check a password. :raises NotPrepared:"""
     return _bounded(prepared(text), MOST_PASSWORD_OCTETS)
 
 
 def new_password(text: str) -> str:
-    """One that a user is given now. :raises NotPrepared:"""
+    """Prepare and check a new password of a user. :raises NotPrepared:"""
     made = prepared_password(text)
     if len(made) < FEWEST_PASSWORD_CHARACTERS:
         raise NotPrepared(f"it has {len(made)} characters, expected {FEWEST_PASSWORD_CHARACTERS} at least")

@@ -1,1 +1,1 @@
-"""The processes of a service: the supervisor, its children, their sockets and logs."""
+"""Processes of a service are the supervisor and its children, with their sockets and logs."""

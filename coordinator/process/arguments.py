@@ -1,4 +1,4 @@
-"""What the system tells others of this process's command line (rule S8)."""
+"""Arguments of this process are hidden from other users of the machine (rule S8)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _ARG_START, _ARG_END = 45, 46
 
 
 def hide(secret: str) -> None:
-    """Overwrite it in the memory from which ``/proc/PID/cmdline``, and so ``ps``, are read; also in processes that are
-    forked from now on. Until then, every user of this machine could read it. Where there is no such memory, it stays.
+    """Overwrite a secret in the memory that ``/proc/PID/cmdline``, and so ``ps``, shows; also for processes forked from
+    now on. Until then, every user of this machine could read it. If there is no such memory, it stays.
     """
     wanted = secret.encode(errors="surrogateescape")
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The service's certificate, its key, and the authorities whose clients it trusts (rule S2), read from their files."""
+"""Certificates are loaded from files: the service's, its key, and the authorities of trusted clients (rule S2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coordinator.settings import TlsSettings
 
-# Files that the settings name, read so that a person can act on what is wrong.
+# Files named by settings are read with errors that a person can act on.
 
 _OTHERS = stat.S_IROTH | stat.S_IWOTH
 
@@ -19,7 +19,10 @@ class FileInvalid(Exception):
 
 
 def readable(setting: str, path: Path) -> bytes:
-    """:raises FileInvalid: it cannot be read."""
+    """Read the file of a setting.
+
+    :raises FileInvalid: it cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:
@@ -27,7 +30,10 @@ def readable(setting: str, path: Path) -> bytes:
 
 
 def secret(setting: str, path: Path) -> bytes:
-    """:raises FileInvalid: it cannot be read, or can by other users."""
+    """Read the secret file of a setting.
+
+    :raises FileInvalid: it cannot be read, or other users can read it.
+    """
     octets = readable(setting, path)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & _OTHERS:
@@ -36,16 +42,16 @@ def secret(setting: str, path: Path) -> bytes:
 
 
 _EXPIRED, _NOT_YET = 10, 9
-#: A certificate is trusted by itself, whatever authority has signed it (OpenSSL's X509_V_FLAG_PARTIAL_CHAIN).
+#: Trusts a certificate itself, whatever authority has signed it (OpenSSL's X509_V_FLAG_PARTIAL_CHAIN).
 _PARTIAL_CHAIN = 0x80000
-#: Of TLS 1.2, those with forward secrecy whose encryption also proves what was sent (AEAD), as all of TLS 1.3 do.
+#: Ciphers of TLS 1.2 with forward secrecy and authenticated encryption (AEAD), like all of TLS 1.3.
 _CIPHERS = "@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL"
 
 
 def load(settings: TlsSettings) -> ssl.SSLContext:
-    """For the server's side of new connections.
+    """Load the TLS context of the server's side, for new connections.
 
-    :raises FileInvalid: also where the certificate has expired, or other users may read the key.
+    :raises FileInvalid: a file cannot be used, the certificate has expired, or other users may read the key.
     """
     if settings.certificate is None or settings.key is None:
         raise FileInvalid("amqps and https need tls.certificate and tls.key")
@@ -82,7 +88,7 @@ def load(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _check_time(context: ssl.SSLContext, certificate: Path) -> None:
-    """A handshake with a client that trusts this certificate, and looks at its times."""
+    """Check the certificate's times by a handshake with a client that trusts it."""
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.load_verify_locations(certificate)

@@ -1,4 +1,4 @@
-"""The supervisor's child processes: forked, spoken with by a socket pair, and ended."""
+"""Children are processes that the supervisor forks, exchanges messages with by a socket pair, and ends."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from store.errors import Contended, StoreUnavailable
 from store.loop import Backoff
 from store.processes import die_with_parent, name_process
 
-# What the supervisor hands to a child, and the child's socket to it.
+# The supervisor passes data to a child, and is connected with it by a socket pair.
 
 
 class Offered:
-    """Lines to a process that may be slow to read: what it has no room for is dropped, a whole line or none."""
+    """Sends lines to a process that may be slow to read: a line without room is dropped as a whole."""
 
     def __init__(self, pair: socket.socket) -> None:
         self._pair = pair
-        #: of a line whose beginning was sent
+        #: the rest of a line whose beginning was sent
         self._rest = b""
 
     def offer(self, words: Mapping[str, object]) -> None:
         line = b"" if self._rest else json.dumps(words).encode() + b"\n"
         octets = self._rest + line
-        # Lost where the process has ended, too.
+        # The line is also lost if the process has ended.
         with contextlib.suppress(OSError):
             self._rest = octets[self._pair.send(octets, socket.MSG_DONTWAIT) :]
 
 
 class Supervising:
-    """The socket to the supervisor. Both sides say one JSON object a line."""
+    """A child's socket to the supervisor. Both sides send one JSON object a line."""
 
     def __init__(self, pair: socket.socket) -> None:
         self._pair = pair
@@ -61,13 +61,11 @@ class Supervising:
         self._pair.sendall(json.dumps(words).encode() + b"\n")
 
     def offer(self, **words: object) -> None:
-        """Tell without waiting: it is lost where the supervisor has not read what came before."""
+        """Send without waiting: the line is lost if the supervisor has not read the previous ones."""
         self._offered.offer(words)
 
     def hear(self) -> list[Mapping[str, Any]]:
-        """What the supervisor has said since the last call; waits until it says something. Empty: the supervisor has
-        ended.
-        """
+        """Return the supervisor's lines since the last call; wait for at least one. Empty: the supervisor has ended."""
         lines: list[bytes] = []
         while not lines:
             octets = self._pair.recv(65536)
@@ -79,31 +77,31 @@ class Supervising:
 
 @dataclass(frozen=True, kw_only=True)
 class Handed:
-    """What a child has to know. It inherits no descriptors but those of ``supervising`` and ``listeners``."""
+    """The data of a child. It inherits no descriptors but those of ``supervising`` and ``listeners``."""
 
     settings: Settings
-    #: of the server, whether the service has started it or was given it
+    #: the URL of the server, embedded or given by the settings
     database_url: str
     supervising: Supervising
-    #: sockets that listen: those of one worker, or of the metrics
+    #: listening sockets of one worker, or of the metrics
     listeners: Sequence[socket.socket] = ()
-    #: where each of them listens
+    #: the address of each listener
     places: Sequence[Endpoint] = ()
-    #: for those that are `amqps`
+    #: the TLS context of `amqps` listeners
     tls: ssl.SSLContext | None = None
-    #: the worker's, from 0
+    #: the worker's number, from 0
     number: int = 0
-    #: when the child started; a worker and the metrics are told of changes
+    #: the state at the child's start; the supervisor sends changes to workers and metrics
     disk_low: bool = False
 
 
-#: What a child runs; returns its exit status.
+#: The main function of a child; returns its exit status.
 Program = Callable[[Handed], int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """The children of a supervisor, which itself imports neither links nor commands."""
+    """The programs of a supervisor's children, as the supervisor itself imports neither links nor commands."""
 
     worker: Program
     recovery: Program
@@ -111,21 +109,21 @@ class Programs:
     metrics: Program
 
 
-# Exit statuses of the service and its workers: whether another start may go better.
+# Exit statuses of the service and its workers say whether another start may succeed.
 
-#: The store was away at the start, or another process had what the service needs: a later start may go better.
+#: The store was unavailable at the start, or another process had a needed resource: a later start may succeed.
 AWAY = 1
-#: It would fail again: a setting, the log-in or the schema is wrong.
+#: Another start would fail again: a setting, the log-in or the schema is wrong.
 UNFIT = 2
 
-#: of PostgreSQL's SQLSTATEs, the log-in, the database's name and the rights of its role
+#: classes of SQLSTATEs about the log-in, the database's name and the rights of its role
 _OF_SETTINGS = ("28", "3D", "42")
-#: What these say passes without a change of the settings: a service that is ending still has its port and its folder.
+#: Errors that pass without a change of the settings: a service that is ending still has its port and its folder.
 _PASSING = (ServerFailed, DataFolderInUse, PortInUse, Contended)
 
 
 def status_of(error: Exception) -> int:
-    """Of a service that this keeps from starting."""
+    """Return the exit status of a service whose start this error prevents."""
     if isinstance(error, StoreUnavailable):
         return UNFIT if (error.sqlstate or "").startswith(_OF_SETTINGS) else AWAY
     return AWAY if isinstance(error, _PASSING) else UNFIT
@@ -133,12 +131,12 @@ def status_of(error: Exception) -> int:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-#: How many starts of a worker may fail in a row before the service ends.
+#: The number of failed starts of a worker in a row after which the service ends.
 MOST_FAILED_STARTS = 8
 _PAUSES = Backoff(first=0.1, longest=5.0)
-# Between attempts to start a process that could not be started at all.
+# Seconds between attempts to fork.
 _RETRY_SECONDS = 1.0
-# Between two looks whether a child that was told to end has ended.
+# Seconds between checks whether a stopped child has ended.
 _LOOK_SECONDS = 0.005
 # No process has more: see fs.nr_open.
 _MOST_DESCRIPTORS = 1 << 20
@@ -147,17 +145,17 @@ _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP)
 
 
 class Pause:
-    """How long to wait before the next start of a process that ended: longer after each start that failed."""
+    """Computes the wait before the next start of an ended process: longer after each failed start."""
 
     def __init__(self) -> None:
         self.failures = 0
 
     def served(self) -> None:
-        """The last start succeeded."""
+        """Note that the last start succeeded."""
         self.failures = 0
 
     def failed(self) -> float:
-        """The last start failed. Returns the seconds to wait."""
+        """Count a failed start; return the seconds to wait."""
         self.failures += 1
         return _PAUSES.after(self.failures)
 
@@ -165,8 +163,8 @@ class Pause:
 class Child:
     """A fork of this process that runs ``run``, and ends when this process does.
 
-    What the supervisor has loaded is loaded in the child, in the same memory until one of them changes it: a child is
-    there at once, and costs little. The supervisor has one thread, and no connection to the database when it forks.
+    Modules loaded by the supervisor are loaded in the child, in the same memory until one of them changes it: a child
+    starts at once, and costs little. The supervisor has one thread, and no connection to the database when it forks.
     """
 
     def __init__(
@@ -176,10 +174,11 @@ class Child:
         run: Callable[[Supervising], int],
         listeners: Sequence[socket.socket] = (),
     ) -> None:
-        """``name``: of the process, at most 15 octets. ``run`` gives the exit status; ``listeners`` is what it keeps
-        open. Raises ``OSError``: the system has no process or no descriptor left.
+        """``name``: of the process, at most 15 octets. ``run`` returns the exit status; ``listeners`` stay open in it.
+
+        :raises OSError: the system has no process or no descriptor left.
         """
-        #: Called by :meth:`read` with each object that the child says.
+        #: Called by :meth:`read` with each object that the child sends.
         self.heard: Callable[[Mapping[str, Any]], None] = lambda words: None
         self._selector = selector
         self._unread = b""
@@ -188,7 +187,7 @@ class Child:
         self._pair.setblocking(False)
         self._offered = Offered(self._pair)
         supervisor = os.getpid()
-        # A signal is for one of the two: the child takes none before it has handlers of its own.
+        # A signal is for one of the two: the child blocks signals until it has handlers of its own.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         try:
             selector.register(self._pair, selectors.EVENT_READ, self)
@@ -204,18 +203,20 @@ class Child:
             theirs.close()
 
     def poll(self) -> int | None:
-        """Its exit status once it has ended, and all that it said was read; None before. A signal's is negative."""
+        """Return the exit status once the child has ended and all its lines were read, else None. A signal's is
+        negative.
+        """
         status = self._wait(os.WNOHANG)
         if status is not None:
             self.close()
         return status
 
     def tell(self, **words: object) -> None:
-        """It is lost where the child has ended, or has read none of the last thousand lines."""
+        """Send an object; it is lost if the child has ended, or has not read the last thousand lines."""
         self._offered.offer(words)
 
     def read(self) -> None:
-        """Read what it has said, and call :attr:`heard`."""
+        """Read the child's lines, and call :attr:`heard` with each."""
         try:
             octets = self._pair.recv(65536)
         except BlockingIOError:
@@ -235,7 +236,7 @@ class Child:
             os.kill(self.pid, number)
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for its end; whether it came."""
+        """Wait for the child's end; whether it has ended in time."""
         deadline = time.monotonic() + seconds
         while self._wait(os.WNOHANG) is None:
             if time.monotonic() >= deadline:
@@ -244,7 +245,7 @@ class Child:
         return True
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait until it has ended."""
+        """Send SIGKILL, and wait until the child has ended."""
         self.send_signal(signal.SIGKILL)
         self._wait(0)
         self.close()
@@ -268,10 +269,10 @@ class Child:
 
 
 def _become(name: str, supervisor: int, run: Callable[[], int], kept: Sequence[socket.socket]) -> NoReturn:
-    """The child, from the fork to its end; it never returns into the supervisor's code.
+    """Run the child from the fork to its end; never return into the supervisor's code.
 
-    The supervisor's objects stay as they are, and their descriptors are closed beneath them: none may be collected
-    later, as it would close a descriptor of that number once more.
+    The supervisor's objects remain, while their descriptors are closed: the objects must not be collected later, as
+    that would close new descriptors of the same numbers.
     """
     status = 1
     try:
@@ -299,7 +300,7 @@ def _become(name: str, supervisor: int, run: Callable[[], int], kept: Sequence[s
 
 
 def _close_all_but(kept: set[int]) -> None:
-    """It needs no descriptor, as there may be none left."""
+    """Close all descriptors but ``kept``, without opening one, as there may be none left."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     low = 0
     end = _MOST_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _MOST_DESCRIPTORS)
@@ -310,10 +311,10 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 class Kept:
-    """A child that the service always has beside its workers: whenever it ends it is started again, after a pause."""
+    """Keeps a child running beside the workers: whenever it ends, it is started again after a pause."""
 
     def __init__(self, name: str, start: Callable[[], Child | None]) -> None:
-        """``name``: for the log. ``start`` gives None when the system has no process left."""
+        """``name``: for the log. ``start`` returns None if the system has no process left."""
         self._name = name
         self._start = start
         self._child: Child | None = None
@@ -322,7 +323,7 @@ class Kept:
 
     @property
     def next_at(self) -> float | None:
-        """When to call :meth:`tend`, by the monotonic clock; None: when the child, which runs, ends."""
+        """The monotonic time of the next :meth:`tend`; None: when the running child ends."""
         return self._at if self._child is None else None
 
     def tend(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Listening sockets: the supervisor binds one for each worker, all on the same port (``SO_REUSEPORT``)."""
+"""Listeners are sockets that the supervisor binds, one for each worker, all on the same port (``SO_REUSEPORT``)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from coordinator.settings import AMQP, Endpoint, MetricsSettings, Settings, endp
 from store import users
 from store.database import Patience, connected
 
-#: Many clients that connect at once wait in the kernel instead of being refused.
+#: So many clients that connect at once wait in the kernel instead of being refused.
 BACKLOG = 4096
 
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class CannotListen(Exception):
-    """An address cannot be listened on; the message names it and says why."""
+    """The process cannot listen on an address; the message names it and says why."""
 
 
 class PortInUse(CannotListen):
-    """Another process listens there."""
+    """Another process listens on the address."""
 
 
 def listen(
@@ -63,7 +63,9 @@ def loopback(host: str) -> bool:
 
 
 def _bindable(url: str, wanted: Endpoint) -> list[tuple[socket.AddressFamily, str, int]]:
-    """Where ``url`` can be bound. Tried without ``SO_REUSEPORT``, which would share another service's port."""
+    """Return the addresses of ``url`` that can be bound; tried without ``SO_REUSEPORT``, which would share a used
+    port.
+    """
     try:
         found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -120,9 +122,9 @@ def _prepare(made: socket.socket, family: socket.AddressFamily) -> None:
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
 
 
-# Who may come in where clients connect (S1), and where metrics are asked for (S11): said, or refused, at the start.
+# Access without a login is logged at the start for clients (S1), and refused for metrics (S11).
 
-#: what a header can carry (RFC 6750, section 2.1), and too much to be guessed
+#: the characters of a header's token (RFC 6750, section 2.1), and a length that cannot be guessed
 _SHORTEST_TOKEN = 16
 _TOKEN = re.compile(rb"[A-Za-z0-9\-._~+/]{%d,}=*" % _SHORTEST_TOKEN)
 
@@ -130,11 +132,13 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class TooOpen(Exception):
-    """Others than this machine could read the metrics; says what is expected."""
+    """Other machines could read the metrics; the message says what is expected."""
 
 
 def check_metrics(settings: MetricsSettings, places: Sequence[Endpoint]) -> None:
-    """:raises TooOpen: where others than this machine can connect, without TLS or a token.
+    """Check the access to the metrics.
+
+    :raises TooOpen: other machines can connect without TLS or a token.
     :raises FileInvalid: the token cannot be used.
     """
     metrics_token(settings)
@@ -148,7 +152,7 @@ def check_metrics(settings: MetricsSettings, places: Sequence[Endpoint]) -> None
 
 
 def metrics_token(settings: MetricsSettings) -> bytes | None:
-    """What those who ask for metrics must show; None: nothing.
+    """Return the token that requests for metrics must have; None: they need none.
 
     :raises FileInvalid: no token is in the file, or other users may read it.
     """
@@ -163,7 +167,7 @@ def metrics_token(settings: MetricsSettings) -> bytes | None:
 
 
 def warn_of_open_ones(settings: Settings, places: Sequence[Endpoint]) -> None:
-    """Others than this machine can connect there, without a login."""
+    """Log a warning if other machines can connect without a login."""
     if settings.login.anonymous == "always" and not all(loopback(place.host) for place in places):
         _log.warning(
             "clients are not authenticated: every client that can connect may do everything",
@@ -172,7 +176,7 @@ def warn_of_open_ones(settings: Settings, places: Sequence[Endpoint]) -> None:
 
 
 def look_for_users(settings: Settings, places: Sequence[Endpoint], database_url: str, patience: Patience) -> None:
-    """Where clients must log in and none can, say so."""
+    """Log a warning if clients must log in, and there is no enabled user."""
     closed = [str(place) for place in places if not _anonymous(settings, place)]
     if not closed:
         return

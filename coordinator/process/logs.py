@@ -61,20 +61,20 @@ def configure(settings: LogSettings, *, stream: TextIO | None = None, **always: 
     root.setLevel(max(level, logging.WARNING))
 
 
-#: Lines of one event about the clients of one host and user in one period; further ones are left out.
+#: The most lines of one event about the clients of one host and user in one period; further ones are left out.
 MOST_LINES = 100
 PERIOD_SECONDS = 10.0
-#: hosts and events that are remembered; the least used is forgotten first
+#: how many hosts and events are remembered; the least used is forgotten first
 _MOST_REMEMBERED = 10_000
 
 
 class Sparing:
-    """What the clients of one host and user do again and again fills no disk, and hides nothing else for long (S5).
-    The next line of that event says how many were ``left_out`` before it. Errors are never left out.
+    """Limits the lines of one event about the clients of one host and user, so that they do not fill the disk (S5). The
+    next line of that event has the number of lines ``left_out`` before it. Errors are never left out.
     """
 
     def __init__(self) -> None:
-        #: by event, host and user: when the period began, lines in it, lines left out since the last one
+        #: by event, host and user: the begin of the period, its lines, and lines left out since the last one
         self._seen: OrderedDict[tuple[object, ...], tuple[float, int, int]] = OrderedDict()
 
     def __call__(self, _logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

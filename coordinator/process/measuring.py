@@ -1,7 +1,7 @@
-"""Looks into the store for the metrics, and answers those who ask for them.
+"""Measuring polls the store for the metrics, and answers requests for them.
 
-It runs in a process of its own, one for all workers. A request never asks the store: it gets what the last look has
-seen.
+It runs in a process of its own, one for all workers. A request never queries the store: it gets the result of the last
+poll.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from store.figures import (
 from store.runs import Stored
 from store.watched import Watched
 
-# The metrics as Prometheus reads them (H19).
+# The metrics in the form that Prometheus reads (H19).
 
-#: The label of all that are not among the largest. An address of this name is counted there, too.
+#: The label for the sum of all but the largest. An address of this name is counted there, too.
 REST = "(other)"
 _LONGEST_LABEL = 128
-#: Kinds of findings that are told apart: all that there are, unless a hand wrote others.
+#: How many kinds of findings are counted separately: all existing ones, unless others were inserted by hand.
 _MOST_KINDS = 50
 
 
 def registry(seen: Seen, workers: Workers, *, disk_low: bool = False) -> CollectorRegistry:
-    """What the store, and the workers, have told, for the encoders of the client library. ``disk_low``: posts are
-    refused for lack of disk.
+    """Return the figures of the store and the workers, for the encoders of the client library. ``disk_low``: posts are
+    refused as the disk is nearly full.
     """
     made = CollectorRegistry(auto_describe=False)
     made.register(_Told(seen, workers, disk_low))
@@ -69,7 +69,7 @@ def registry(seen: Seen, workers: Workers, *, disk_low: bool = False) -> Collect
 
 
 class _Told:
-    """A collector, as the client library asks for one."""
+    """Implements the client library's interface of a collector."""
 
     def __init__(self, seen: Seen, workers: Workers, disk_low: bool) -> None:
         self._seen = seen
@@ -116,7 +116,7 @@ def _gauge(name: str, text: str, values: Sequence[tuple[tuple[str, ...], float]]
 
 
 def label(name: str | None) -> str:
-    """``name`` as the value of a label: printable, of bounded length, and another for another name."""
+    """Return ``name`` as the value of a label: printable, of bounded length, and unique for each name."""
     if name is None:
         return REST
     shown = printable(name, _LONGEST_LABEL)
@@ -124,7 +124,7 @@ def label(name: str | None) -> str:
 
 
 def _summed(values: Iterable[tuple[tuple[str, ...], float]]) -> list[tuple[tuple[str, ...], float]]:
-    """Values with the same labels as one: an address may be called as the rest is."""
+    """Sum values with equal labels: an address may have the name of the rest."""
     sums: dict[tuple[str, ...], float] = {}
     for labels, value in values:
         sums[labels] = sums.get(labels, 0) + value
@@ -168,7 +168,7 @@ def _undecided(found: Undecided) -> Iterator[Metric]:
 
 
 def _findings(counts: Mapping[tuple[str, str], int]) -> list[tuple[tuple[str, ...], float]]:
-    """By kind and severity."""
+    """Return the numbers of findings by kind and severity."""
     most = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     named = [((label(kind), severity), float(count)) for (kind, severity), count in most[:_MOST_KINDS]]
     rest = [((REST, severity), float(count)) for (_, severity), count in most[_MOST_KINDS:]]
@@ -212,7 +212,7 @@ def _decided(decided: Decided) -> Iterator[Metric]:
 
 
 def _buckets(ends: Sequence[float], counts: Sequence[float]) -> list[tuple[str, float]]:
-    """As Prometheus wants them: how many are not above each end."""
+    """Return buckets for Prometheus: the number of values up to each end."""
     return list(zip((*map(str, ends), "+Inf"), map(float, accumulate(counts)), strict=True))
 
 
@@ -241,15 +241,15 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-#: Between two looks, at least; and so many times as long as the last took, as looking takes a twentieth of the time.
+#: The least seconds between two polls; and so many times the length of the last one, for a twentieth of the time.
 LOOK_SECONDS = 5.0
 _TIMES_LONGER = 20
-#: A look that is older says nothing about now.
+#: The age from which on a poll is out of date.
 _FRESH_SECONDS = 30.0
-#: With fewer days after today, the service could soon take no post.
+#: With fewer days of partitions after today, the service could soon accept no posts.
 _FEWEST_DAYS = 1
 _MOST_REQUESTS = 8
-#: A browser runs, embeds and keeps nothing of an answer (S11).
+#: A browser must not run, embed or keep an answer (S11).
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -257,12 +257,12 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _LONGEST_REQUEST_SECONDS = 10.0
-#: How long a request that was cut off may take to end.
+#: Seconds for a request that was cut off to end.
 _CUT_SECONDS = 1.0
 
 
 class Measuring:
-    """``run()`` until the supervisor has ended."""
+    """Polls the store, and serves the metrics: ``run()`` lasts until the supervisor has ended."""
 
     def __init__(
         self,
@@ -273,15 +273,15 @@ class Measuring:
         tls: ssl.SSLContext | None,
     ) -> None:
         self._settings = settings
-        #: of requests from now on, where there is TLS
+        #: the TLS context of new requests; None: without TLS
         self.tls = tls if settings.metrics.has_tls else None
         self.token = metrics_token(settings.metrics)
-        #: whether posts are refused for lack of disk, as the supervisor has told
+        #: whether posts are refused as the disk is nearly full, by the supervisor's report
         self.disk_low = False
         self._looks = Looks(url)
         self._supervising = supervising
         self._listeners = listeners
-        #: with when to look next, by the monotonic clock; replaced as a whole, as the threads of requests read it
+        #: the last poll, with the monotonic time of the next; replaced as a whole, as the threads of requests read it
         self._last: tuple[Seen, float] | None = None
         self.workers = Workers()
 
@@ -291,7 +291,7 @@ class Measuring:
         failed: tuple[str, ...] = ()
         while True:
             seen = self._looks.look()
-            # A look that found no store has waited, and costs nothing.
+            # A poll that found no store has waited, without a cost for the store.
             pause = LOOK_SECONDS if seen.state is None else max(LOOK_SECONDS, _TIMES_LONGER * seen.seconds)
             self._last = (seen, time.monotonic() + pause)
             if seen.failed != failed:
@@ -304,7 +304,7 @@ class Measuring:
                 return
 
     def _hear_until(self, end: float) -> bool:
-        """What the workers tell; False: the supervisor has ended."""
+        """Read the workers' reports until ``end``; False: the supervisor has ended."""
         while True:
             readable, _, _ = select.select([self._supervising], [], [], max(0.0, end - time.monotonic()))
             if not readable:
@@ -321,7 +321,7 @@ class Measuring:
                     self.workers.told(**each)
 
     def _read_again(self) -> None:
-        """Certificates, and the token; where a file cannot be used, what was in it stays."""
+        """Load the certificates and the token again; if a file cannot be used, the old ones stay."""
         try:
             token = metrics_token(self._settings.metrics)
             self.tls = certificates.load(self._settings.tls) if self._settings.metrics.has_tls else None
@@ -330,11 +330,11 @@ class Measuring:
             _log.error("certificates not read again", reason=str(error))
 
     def seen(self) -> Seen | None:
-        """The last look, unless there was none yet."""
+        """Return the result of the last poll; None: there was no poll yet."""
         return None if self._last is None else self._last[0]
 
     def wanting(self) -> list[str]:
-        """What the service lacks to be ready; a line each, without a text of the store's."""
+        """Return what the service lacks to be ready, a line each, without texts of the store."""
         if self._last is None or time.monotonic() > self._last[1] + _FRESH_SECONDS:
             return ["store: not looked at yet, or it does not answer"]
         state = self._last[0].state
@@ -356,8 +356,8 @@ class Measuring:
 
 
 class _Server(ThreadingHTTPServer):
-    """On a socket that listens already. Requests that take long are cut off; of those beyond some at a time, one of the
-    host that has the most, so that it keeps no other out (S5).
+    """Serves requests on a listening socket. Long requests are cut off; if there are too many at once, one of the host
+    with the most is, so that it does not exclude others (S5).
     """
 
     daemon_threads = True
@@ -369,11 +369,11 @@ class _Server(ThreadingHTTPServer):
         listener.setblocking(False)
         self.measuring = measuring
         self._room = threading.BoundedSemaphore(_MOST_REQUESTS)
-        #: the host of each request, or its network of 64 bits, the oldest first
+        #: the host of each request, or its IPv6 network of 64 bits, the oldest first
         self._hosts: dict[socket.socket, str] = {}
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Behind TLS, where there is; its handshake comes with what is read first."""
+        """Accept a request, with TLS if configured; the handshake takes place with the first read."""
         request, address = super().get_request()
         tls = self.measuring.tls
         if tls is not None:
@@ -406,12 +406,12 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A peer that goes away, or asks what is none of HTTP."""
+        """Log a failed request: the peer has disconnected, or the request is not HTTP."""
         _log.debug("a request for metrics failed", exc_info=True)
 
 
 def _cut(request: socket.socket) -> None:
-    """End it, while its thread reads or writes: below TLS, so that nothing more goes out, encrypted or not."""
+    """End a request while its thread reads or writes: below TLS, so that no more octets are sent."""
     with suppress(OSError):
         socket.socket.shutdown(request, socket.SHUT_RDWR)
 
@@ -448,7 +448,7 @@ class _Request(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def parse_request(self) -> bool:
-        """Without HTTP/0.9, whose requests and answers have no header."""
+        """Parse a request, and refuse HTTP/0.9, whose requests and answers have no header."""
         words = self.raw_requestline.decode("iso-8859-1").split()
         if len(words) == 2 or words[-1] == "HTTP/0.9":
             self.command, self.requestline = "", ""
@@ -457,9 +457,9 @@ class _Request(BaseHTTPRequestHandler):
         return super().parse_request()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What is none of HTTP, or another method: without what was sent, and no HTML."""
+        """Answer an invalid request or another method, without quoting it, and without HTML."""
         self.close_connection = True
-        self.request_version = self.protocol_version  # with a status line, also where none of the request's was read
+        self.request_version = self.protocol_version  # with a status line, even if the request's was not read
         self._answer(HTTPStatus(code), b"expected GET or HEAD of HTTP/1.0 or HTTP/1.1\n")
 
     def _shows_token(self) -> bool:
@@ -482,4 +482,4 @@ class _Request(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not logged."""
+        """Do nothing: requests are not logged."""

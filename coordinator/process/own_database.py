@@ -1,4 +1,4 @@
-"""The embedded server as the supervisor keeps it: started again when it ends, its disk watched."""
+"""The supervisor's own database is an embedded server, which is restarted when it ends, and whose disk is watched."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from store.embedded.server import EmbeddedServer
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-# A server that ran this long did not end because of its start.
+# The end of a server that ran this long does not count as a failed start.
 _STEADY_SECONDS = 30.0
-#: between two looks at the disk: the longest, and the shortest while it fills up
+#: seconds between checks of the disk: the longest, and the shortest while it fills up
 _DISK_SECONDS = 1.0
 _SHORTEST_DISK_SECONDS = 0.02
-#: octets a second; posts fill no disk faster
+#: octets per second: posts do not fill a disk faster
 _FASTEST_FILLING = 1 << 30
 
 
 class OwnDatabase:
-    """``disk_low``: the disk has less room than ``disk_free_bytes``; the workers are to refuse posts before the server
-    has no room left to write its log, and ends.
+    """Runs the embedded server. ``disk_low``: the disk has less room than ``disk_free_bytes``; the workers then refuse
+    posts, before the server has no room left for its log, and ends.
     """
 
     def __init__(self, server: EmbeddedServer, disk_free_bytes: int) -> None:
@@ -34,20 +34,20 @@ class OwnDatabase:
         self._disk_free_bytes = disk_free_bytes
         self.disk_low = False
         self._disk_at = 0.0
-        #: when it is started again; None: it runs
+        #: the monotonic time of the restart; None: it runs
         self._start_at: float | None = None
         self._started_at = 0.0
         self._pause = Pause()
 
     def start(self) -> str:
-        """The URL of the server; errors as of :meth:`EmbeddedServer.start`."""
+        """Start the server; return its URL. Raises the errors of :meth:`EmbeddedServer.start`."""
         self._started_at = time.monotonic()
         url = self._server.start()
         _log.info("database started", data_dir=str(self._server.data_dir), pid=self._server.pid)
         return url
 
     def prepare(self, url: str) -> str:
-        """The store at ``url``, of this version; the URL by which the service serves, as a role that owns nothing."""
+        """Migrate the store at ``url`` to this version; return the URL of the service's role, which owns nothing."""
         migrations.upgrade(url)
         with connected(url, application_name="coordinator migrate") as connection:
             roles.put_apart(connection, running.SERVES)
@@ -59,7 +59,7 @@ class OwnDatabase:
 
     @property
     def next_at(self) -> float:
-        """When it is to be tended again, if nothing happens before."""
+        """The monotonic time of the next :meth:`tend`, if no event precedes it."""
         return self._disk_at if self._start_at is None else min(self._start_at, self._disk_at)
 
     def tend(self, now: float) -> None:
@@ -84,13 +84,13 @@ class OwnDatabase:
                 self._start_at = None
 
     def look_at_disk(self, now: float) -> bool:
-        """Whether :attr:`disk_low` has changed."""
+        """Check the disk, if it is time; whether :attr:`disk_low` has changed."""
         if now < self._disk_at:
             return False
         free = self._server.free_bytes()
         above = free - self._disk_free_bytes
         low = above < 0
-        # posts could use up what is above the mark, and what is below it too, before a look that comes late
+        # before a late check, posts could use up the room above the mark, and that below it too
         wait = _DISK_SECONDS if low else max(above / _FASTEST_FILLING, _SHORTEST_DISK_SECONDS)
         self._disk_at = now + min(wait, _DISK_SECONDS)
         if low == self.disk_low:

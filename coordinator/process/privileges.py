@@ -1,4 +1,4 @@
-"""A service that root starts becomes another user of the operating system (rule S12)."""
+"""A service started by root becomes another user of the operating system (rule S12)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class CannotBecome(Exception):
 
 
 def become(name: str | None) -> None:
-    """Give up root for good, with its groups, before anything else is done: what follows is this user's, and so is its
-    home. Without a name a service of root's says so, and stays it.
+    """Become the user for good, with its groups and home, before any other step of the service. Without a name, a
+    service started by root logs a warning, and remains root.
 
     :raises CannotBecome: there is no such user, it cannot read this program, or the process is another's.
     """

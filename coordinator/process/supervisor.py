@@ -1,7 +1,7 @@
-"""The process that people start: it keeps the database and the workers alive, and stops them.
+"""The supervisor is the process that people start: it keeps the database and the workers alive, and stops them.
 
-It has one thread, which sleeps until a signal, the end of a child, a child's words or a deadline wakes it. Once the
-service runs, it never waits for the database: its children ask the database what the service itself must know.
+It has one thread, which sleeps until a signal, the end of a child, a child's message or a deadline. Once the service
+runs, it never waits for the database: its children query the database for it.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from store.errors import StoreError
 from store.health import check_room, check_sessions, connections_needed
 from store.processes import gone
 
-# Makes the partitions of the days to come, and logs it.
+# Partitions of future days are created ahead.
 
 
 def make_days(url: str, patience: Patience = ENDLESS) -> bool:
-    """Make them. False: there are still too few."""
+    """Create the partitions of future days, and log that. False: there are still too few."""
     with connected(url, application_name="coordinator maintenance", patience=patience) as connection:
         made = partitions.make_ahead(connection)
     if made.created:
@@ -70,14 +70,14 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 _GRACE_SECONDS = 10.0
 _MAINTENANCE_SECONDS = 600.0
-# The start itself has made the partitions.
+# The start itself has created the partitions.
 _MAINTENANCE_DELAY_SECONDS = 30.0
-# At the start only, where a signal ends the wait: another process may be migrating the schema.
+# For the start only, when a signal ends the wait: another process may be migrating the schema.
 _START_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=60.0)
 
 
 class Unfit(Exception):
-    """The service cannot run like this; the message says why."""
+    """The service cannot run with this configuration; the message says why."""
 
 
 @dataclass(kw_only=True)
@@ -90,38 +90,40 @@ class _Worker:
 
 
 class Supervisor:
-    """``run()`` lasts as long as the service; call it in the main thread, to which signals and children belong."""
+    """Runs the service. ``run()`` lasts as long as the service; call it in the main thread, for signals and
+    children.
+    """
 
     def __init__(self, settings: Settings, programs: Programs) -> None:
-        """``programs``: what its children run."""
+        """``programs``: the main functions of its children."""
         self._settings = settings
         self._programs = programs
         self._stopping = False
         self._preparing = False
         self._tls: ssl.SSLContext | None = None
-        #: told to read the certificates again
+        #: whether a signal requires to load the certificates again
         self._reload = False
         self._status = 0
         self._selector = selectors.DefaultSelector()
         self._sockets: list[list[socket.socket]] = []
         self._places: list[Endpoint] = []
         self._workers: list[_Worker] = []
-        #: where metrics are asked for
+        #: the listening sockets of the metrics
         self._metrics: list[socket.socket] = []
         self._measuring: Kept | None = None
-        #: children that ask the database, and may wait for it
+        #: children that query the database, and may wait for it
         self._kept = [Kept("recovery", self._start_recovery)]
         self._maintenance: Child | None = None
         self._maintenance_at = time.monotonic() + _MAINTENANCE_DELAY_SECONDS
-        #: None: the service uses a server that others run
+        #: None: the service uses a given server
         self._database: OwnDatabase | None = None
-        #: of the service, and for maintenance, which with a server that others run is the same
+        #: the URLs of the service, and of maintenance; equal with a given server
         self._database_url = self._owner_url = ""
         self._announced = False
 
     def run(self) -> int:
-        """The exit status: 0 stopped when told to, 1 it could not start now, 2 it cannot work like this. The log says
-        why.
+        """Run the service; return the exit status: 0 stopped by a signal, 1 it could not start now, 2 it cannot run
+        with this configuration. The log says why.
         """
         with self._signals():
             try:
@@ -180,7 +182,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Around what waits for the database at the start: a signal ends it with :class:`StartCancelled`."""
+        """Make a signal end the enclosed wait for the database at the start, with :class:`StartCancelled`."""
         self._preparing = True
         try:
             if self._stopping:
@@ -203,7 +205,7 @@ class Supervisor:
                 each.tell(disk_low=self._database.disk_low)
 
     def _told(self) -> Iterator[Child | Kept]:
-        """Those that are told of what happens to the service."""
+        """Yield the children to which changes of the service's state are sent."""
         for each in (*(worker.child for worker in self._workers), self._measuring):
             if each is not None:
                 yield each
@@ -242,7 +244,7 @@ class Supervisor:
                     os.read(key.fd, 4096)
 
     def _reload_certificates(self) -> None:
-        """For new connections; those that are there stay. Where the files cannot be used, the old ones stay, too."""
+        """Load the certificates again, for new connections. If the files cannot be used, the old certificates stay."""
         try:
             self._tls = certificates.load(self._settings.tls)
         except FileInvalid as error:
@@ -266,7 +268,7 @@ class Supervisor:
         if status is None:
             return
         was_ready, worker.child, worker.ready = worker.ready, None, False
-        if status == UNFIT:  # it has logged the reason
+        if status == UNFIT:  # the worker has logged the reason
             self._give_in("stopping: a worker cannot work like this", worker)
             return
         pause = 0.0
@@ -316,7 +318,7 @@ class Supervisor:
         database_url: str | None = None,
         number: int = 0,
     ) -> Child | None:
-        """None, and a line in the log: the system has no process or no descriptor left."""
+        """Fork a child; None, and a line in the log: the system has no process or no descriptor left."""
 
         def run(supervising: Supervising) -> int:
             return program(
@@ -338,7 +340,7 @@ class Supervisor:
             _log.error("process not started", process=name, reason=error.strerror)
             return None
 
-    # -- children that ask the database
+    # -- children that query the database
 
     def _start_recovery(self) -> Child | None:
         child = self._spawn("coord-recover", self._programs.recovery)
@@ -366,7 +368,7 @@ class Supervisor:
             self._maintenance = self._spawn("coord-maintain", self._programs.maintenance, database_url=self._owner_url)
 
     def _told_by_recovery(self, words: Mapping[str, Any]) -> None:
-        """Kill workers whose instance was given up: they would accept connections and never answer."""
+        """Kill workers whose instance was declared dead: they would accept connections and never answer."""
         for pid, start in words.get("ended", ()):
             for worker in self._workers:
                 if worker.child is not None and worker.child.pid == pid and not gone(pid, start):
@@ -374,7 +376,7 @@ class Supervisor:
                     worker.child.send_signal(signal.SIGKILL)
 
     def _stop(self) -> None:
-        """Workers first: their unfinished work needs the database (F5)."""
+        """Stop all children, workers first: their unfinished work needs the database (F5)."""
         running = [worker.child for worker in self._workers if worker.child is not None]
         if running:
             _log.info("stopping", workers=len(running))
@@ -397,8 +399,8 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop the service, once; SIGCHLD only wakes it. SIGHUP, where there is TLS, has the
-        certificates read again.
+        """Handle signals: SIGTERM and SIGINT stop the service, once; SIGCHLD only wakes it. SIGHUP loads the
+        certificates again, if there is TLS.
         """
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)

@@ -1,6 +1,6 @@
-"""What the metrics know of the workers themselves (H19): each tells the supervisor, which passes it on.
+"""Workers report their figures to the supervisor, which passes them to the metrics (H19).
 
-A worker that dies takes its figures along; what it had counted is kept by the metrics, so that no counter falls.
+The figures of a worker that dies are lost; the metrics keep the counts that it has reported, so that no counter falls.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from coordinator.process.children import Supervising
     from coordinator.service import Service
 
-#: between two times that a worker tells
+#: seconds between two reports of a worker
 TELL_SECONDS = 2.0
-#: A batch that the store has not committed for so long is in the log, and the service is not ready.
+#: Seconds after which an uncommitted batch is logged, and the service is not ready.
 LONG_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
 
 
 class Telling:
-    """A worker's side: tells now and then, and never waits for the supervisor."""
+    """The worker's side: reports every few seconds, and never waits for the supervisor."""
 
     def __init__(
         self, service: Service, supervising: Supervising, connections: Sized, open_links: Callable[[], int]
@@ -69,7 +69,7 @@ class Telling:
 
 @dataclass
 class Counted:
-    """What workers have counted since they, or the metrics, began."""
+    """The counts of workers since they, or the metrics, began."""
 
     #: batches by their rows (:data:`BATCH_ROWS`), and the rows
     rows: list[float] = field(default_factory=lambda: [0.0] * (len(BATCH_ROWS) + 1))
@@ -77,7 +77,7 @@ class Counted:
     #: batches by the time of their commit (:data:`COMMIT_SECONDS`), and these times
     seconds: list[float] = field(default_factory=lambda: [0.0] * (len(COMMIT_SECONDS) + 1))
     seconds_total: float = 0.0
-    #: sent, answered, unanswered
+    #: checks sent, answered, unanswered
     checks: list[float] = field(default_factory=lambda: [0.0] * 3)
 
     def add(self, figures: Mapping[str, Any]) -> None:
@@ -93,10 +93,10 @@ def _sums(some: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 class Workers:
-    """The metrics' side: what the workers have told last. Threads that answer requests read it meanwhile."""
+    """The metrics' side: keeps the last report of each worker. Threads of requests read it meanwhile."""
 
     def __init__(self) -> None:
-        #: of those that have ended; and by number, process and figures. Replaced as a whole
+        #: the counts of ended workers; and process and figures by the worker's number. Replaced as a whole
         self._told: tuple[Counted, dict[int, tuple[int, Mapping[str, Any]]]] = Counted(), {}
 
     def told(self, worker: int, pid: int, figures: Mapping[str, Any]) -> None:
@@ -107,7 +107,7 @@ class Workers:
         self._told = ended, {**last, worker: (pid, figures)}
 
     def now(self, name: str) -> dict[int, float]:
-        """``connections``, ``links`` or ``commit_waits``, by worker."""
+        """Return ``connections``, ``links`` or ``commit_waits``, by worker."""
         _, last = self._told
         return {worker: float(figures[name]) for worker, (_, figures) in last.items()}
 

@@ -425,7 +425,7 @@ class Batch:
         return () if self.checkable is None else [*self.checkable.decided_ids, *self.checkable.settled]
 
     def large_steps(self) -> Iterator[Step]:
-        """Yield the steps, of one SQL transaction, that write the large messages. A piece is read when its step runs."""
+        """Yield the steps of one SQL transaction that write the large messages. A piece is read when its step runs."""
         for half in self.large:
             own = (half.id.to_bytes(8, "big"), half.txn_id, half.address_id.to_bytes(4, "big"))
             if isinstance(half, CopiedHalf):

@@ -569,7 +569,7 @@ class GroupCommit:
         self._connection.execute(*probe, answered)
 
     def _lost(self, batch: Batch) -> None:
-        """Send a batch again that was not committed, or refuse it: if the connection is lost each time, it may be why."""
+        """Send a batch again that was not committed, or refuse it: it may be why the connection is lost each time."""
         if not batch.ended_by_server:
             batch.attempts += 1
         if batch.attempts < MOST_ATTEMPTS:

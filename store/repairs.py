@@ -92,7 +92,7 @@ class Repair(ABC):
 
 
 def repaired(connection: Connection, repairs: Sequence[Repair], reason: str | None) -> Iterator[tuple[Repair, Verdict]]:
-    """Check repairs, at most :data:`MOST_TOGETHER`, and do those that can be done, if ``reason`` is given for their ops.
+    """Check repairs, at most :data:`MOST_TOGETHER`, and do those that can be done, if a ``reason`` for ops is given.
 
     Each is yielded with its verdict; a repair that was done is durable then, whatever follows.
     """

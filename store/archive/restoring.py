@@ -111,7 +111,7 @@ def _make_partition(connection: Connection, copy: Copy) -> None:
 
 
 def _as_parent(parent: str, leaf: str) -> str:
-    """Return SQL that gives the partition ``leaf`` the privileges and the trigger that ``make_day`` gives to its own."""
+    """Return SQL that gives the partition ``leaf`` the same privileges and trigger as ``make_day`` does."""
     return f"""do $$
 declare
   parent text := '{parent}';

@@ -121,7 +121,7 @@ class EmbeddedServer:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> str:
-        """Start the server, with a new cluster if there is none, and wait until it accepts connections. Returns its URL.
+        """Start the server, with a new cluster if necessary, and wait until it accepts connections. Returns its URL.
 
         Recovery after a crash has no time limit while the server lives. If a later start fails, the folder stays
         locked until :meth:`stop`.

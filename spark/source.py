@@ -369,8 +369,7 @@ def _pages(session: Session, table: str) -> int:
 
 
 def _quantiles(session: Session, table: SourceTable, condition: str, pages: int, wanted: int) -> list[tuple[str, ...]]:
-    """Return ``wanted`` - 1 keys that split the rows under ``condition`` evenly, by a sample of the table's pages (R3).
-    """
+    """Return ``wanted`` - 1 keys that split the rows under ``condition`` evenly, by a sample of the pages (R3)."""
     if wanted <= 1:
         return []
     looked_at = min(SAMPLE_PAGES * wanted, MOST_SAMPLE_PAGES)

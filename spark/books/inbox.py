@@ -44,7 +44,7 @@ class Inbox:
     more: tuple[int, int]
 
     def unknown_consumers(self, seen_at: datetime) -> Iterator[Finding]:
-        """Yield a finding for each consumer that is compared with nothing (R25), and one for all beyond :data:`MOST`."""
+        """Yield a finding for each consumer that is not compared (R25), and one for all beyond :data:`MOST`."""
         said = [f"{rows} rows of consumer {name}, which is the name of no group" for name, rows in self.others.items()]
         consumers, rows = self.more
         if consumers:

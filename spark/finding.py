@@ -94,7 +94,7 @@ def readable(name: str | None, missing: str, longest: int = 60) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace control characters in ``text``, and those that change the direction of text or are invisible, by boxes."""
+    """Replace control characters, and those that change the direction of text or are invisible, by boxes."""
     if text.isprintable():
         return text
     return "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in text)

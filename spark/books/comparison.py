@@ -202,7 +202,7 @@ class _Comparison:
 
 
 def said(name: str, text: str, *columns: Column) -> Column:
-    """Return the detail of a finding about a key of the book ``name``; with columns ``text`` is Java's format string."""
+    """Return the detail of a finding about a key of the book ``name``; with columns ``text`` is a format string."""
     prefix = f.format_string(f"book {name}, key %s: ", shown(f.col("key")))
     return f.concat(prefix, f.format_string(text, *columns) if columns else f.lit(text))
 

@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that :mod:`store.migrations` hands over; there is no ``alembic.ini``."""
+"""Run the migrations on the connection that :mod:`store.migrations` passes; there is no ``alembic.ini``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ connection: Connection = context.config.attributes["connection"]
 connection.execute(text(f"create schema if not exists {SCHEMA}"))
 connection.commit()
 
-# No target_metadata: constraints get the names that the steps give them, not those of a convention.
+# No target_metadata: constraints get the names that the migrations give them, not those of a convention.
 context.configure(connection=connection, version_table_schema=SCHEMA)
 with context.begin_transaction():
     context.run_migrations()

@@ -1,8 +1,8 @@
-"""Days that the store has dropped, read from its archive (R4).
+"""Read the days that the store has dropped from its archive (R4).
 
-Which days these are says the store, in the snapshot of the run: of a day that is archived and not dropped yet the store
-has all rows. Of a dropped day it has some: those that must stay (undelivered, undecided). Such a row is in the copy,
-too, and counts once: the store's is taken.
+The store lists these days, in the snapshot of the run: it has all rows of a day that is archived and not dropped yet.
+Of a dropped day it has some rows: those that must stay (undelivered, undecided). Such a row is in the copy, too, and
+counts once: the store's row is used.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ _KEY: Final = {"half": pa.int64(), "op": pa.string()}
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """The dropped days of a store, in the archive at ``root``. ``since``: of the days from then on each is in the store
-    or here; None: of all. ``kept``: the ids of rows of these days that the store has, by table.
+    """Reads the dropped days of a store from the archive at ``root``.
+
+    ``since``: the archive has every dropped day from this one on; None: all of them. ``kept``: the ids of rows of these
+    days that the store has, by table.
     """
 
     root: Path
@@ -49,20 +51,20 @@ class Archive:
 
     @property
     def bytes(self) -> int:
-        """Of all its files."""
+        """Return the size of all files."""
         return sum(file.octets for day in self.days for file in day.files.values())
 
     def moments(self, table: str) -> Iterator[datetime]:
-        """When the first and the last row of each day were made."""
+        """Yield when the first and the last row of each day were written, by their ids."""
         for day in self.days:
             if day.table == table and day.first is not None and day.last is not None:
                 for key in (day.first, day.last):
                     yield moment_of(int(key)) if table == "half" else declared_at(key)
 
     def table(self, spark: SparkSession, name: str, columns: Sequence[str], period: Period) -> DataFrame | None:
-        """These columns of ``half`` or ``op``: what of its dropped days a run over ``period`` needs; None: nothing is.
+        """Return columns of ``half`` or ``op``, with the dropped rows that a run over ``period`` needs; None: no rows.
 
-        An op comes as its decision, where it has one, and as an op for each delivery that it covers.
+        An op becomes a row with its decision, if it has one, and a row for each delivery that it covers.
 
         :raises store.archive.copies.ArchiveUnusable: a file is not the one that was written.
         """

@@ -112,7 +112,7 @@ select s.system_identifier::text, current_database(), pg_snapshot_xmin(pg_curren
 
 
 def read_sql(table: str, since: int, until: int) -> str:
-    """The query of a task: the rows of one table that a range of SQL transactions wrote."""
+    """Return the query of a task: the rows of one table that a range of SQL transactions has written."""
     where = {"since": int(since), "until": int(until)}
     columns = ", ".join(CHANGE.names)
     mark = ["'range'", *["null"] * (len(CHANGE) - 3), str(where["since"]), str(where["until"])]
@@ -122,11 +122,11 @@ def read_sql(table: str, since: int, until: int) -> str:
 
 
 class OtherStore(Exception):
-    """The offsets are of another store, or of this one before it was restored; says which."""
+    """The offsets are of another store, or of this one before it was restored; the message tells which."""
 
 
 class Changes(DataSource):
-    """The data source ``halfop-changes``; the module says its options."""
+    """The data source ``halfop-changes``; the module's docstring lists its options."""
 
     @classmethod
     def name(cls) -> str:
@@ -140,7 +140,7 @@ class Changes(DataSource):
 
 
 class Slice(InputPartition):
-    """The rows of one table that the SQL transactions from ``since`` on, below ``until``, wrote."""
+    """A partition: the rows of one table that the SQL transactions from ``since`` on, below ``until``, have written."""
 
     def __init__(self, table: str, since: int, until: int) -> None:
         super().__init__((table, since, until))
@@ -166,7 +166,10 @@ class ChangesReader(DataSourceStreamReader):
         return ReadMaxRows(self._most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """:raises OtherStore: ``start`` is not of this one."""
+        """Return the offset up to which the next batch reads.
+
+        :raises OtherStore: ``start`` is not of this store.
+        """
         system, database, ended = self._store()
         check_offset(start, system=system, database=database, ended=ended)
         return {**start, "xid": self._until(start["xid"], ended)}
@@ -226,7 +229,10 @@ class ChangesReader(DataSourceStreamReader):
 
 
 def check_offset(offset: Mapping[str, Any], *, system: str, database: str, ended: int) -> None:
-    """:raises OtherStore: the offset is not of this database, or is ahead of it."""
+    """Check an offset against the store.
+
+    :raises OtherStore: the offset is not of this database, or is ahead of it.
+    """
     if offset["system"] != system or offset["database"] != database:
         raise OtherStore(
             f"it is of the database {offset['database']} of server {offset['system']},"

@@ -1,7 +1,7 @@
-"""The checks: each a pure function from what is looked at to a finding, or to none.
+"""Check pairs, transactions and sums: each check is a pure function that returns a finding or None.
 
-What is looked at is a pair or a transaction that is not in order (:mod:`spark.sums`), or the sums of an address and
-hour. Nothing here reads a clock or a table. Rule numbers are those of docs/explanation/reconciliation.md.
+It examines a pair or a transaction that is not in order (:mod:`spark.sums`), or the sums of an address and
+hour. No check reads a clock or a table. Rule numbers are those of docs/explanation/reconciliation.md.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ OVERDUE_AFTER: Final = timedelta(minutes=2)
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """A transaction that is looked at: what every table says of it. ``address_id`` is of one of its halves; ``listed``
-    is None where it is not listed as undecided."""
+    """A transaction that is checked, with the facts of all tables.
+
+    ``address_id`` is of one of its halves; ``listed`` is None if it is not listed as undecided."""
 
     txn_id: str
     commits: int = 0
@@ -37,13 +38,13 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is no decision."""
+        """Whether the transaction has no decision."""
         return self.commits + self.rollbacks == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What the checks know beside the rows: the moment of the snapshot, and names."""
+    """Builds findings; has the moment of the snapshot, and the names of addresses and groups."""
 
     seen_at: datetime
     directory: Directory
@@ -89,7 +90,7 @@ class Look:
 
 
 def age(moment: datetime, seen_at: datetime) -> str:
-    """How long before ``seen_at``, in the unit that reads best."""
+    """Return how long ``moment`` was before ``seen_at``, as text in the unit that suits it."""
     seconds = (seen_at - moment).total_seconds()
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -99,10 +100,10 @@ def age(moment: datetime, seen_at: datetime) -> str:
 
 
 def overdue(found: Transaction, look: Look) -> Finding | None:
-    """R10: undecided, and past its time.
+    """R10: the transaction is undecided, and overdue.
 
-    A checkable one whose check, or whose decision after the timeout with no check sent, is more than ``OVERDUE_AFTER``
-    late; and one with stored halves that is not listed as undecided, at once: no coordinator knows of it.
+    It is a checkable one whose check, or whose decision after the timeout with no check sent, is more than
+    ``OVERDUE_AFTER`` late; or one with stored halves that is not listed as undecided: no instance will decide it.
     """
     if not found.is_open:
         return None
@@ -127,7 +128,7 @@ def overdue(found: Transaction, look: Look) -> Finding | None:
 
 
 def double_decision(found: Transaction, look: Look) -> Finding | None:
-    """R12: more than one decision. The database refuses it; a hand or a restored archive may have done it."""
+    """R12: the transaction has more than one decision, which the database refuses: a person or a restore made it."""
     decisions = found.commits + found.rollbacks
     if decisions < 2:
         return None
@@ -143,14 +144,14 @@ _RESTORE: Final = "restore the half from a back-up or the archive; nothing can b
 
 
 def orphan_commit(found: Transaction, look: Look) -> Finding | None:
-    """R11: a commit with fewer halves in the store than it says it posted."""
+    """R11: the store has fewer halves than the commit counts."""
     if not found.commits or found.posted is None or found.posted <= found.halves:
         return None
     return look.at_transaction(found, "orphan-op", _posted(found), _RESTORE)
 
 
 def surplus_halves(found: Transaction, look: Look) -> Finding | None:
-    """R19: a commit with more halves in the store than it says it posted."""
+    """R19: the store has more halves than the commit counts."""
     if not found.commits or found.posted is None or found.posted >= found.halves:
         return None
     repair = "find out what wrote the other halves; they were delivered with the rest"
@@ -162,7 +163,7 @@ def _posted(found: Transaction) -> str:
 
 
 def orphan_op(pair: Pair, look: Look) -> Finding | None:
-    """R11: an op of a delivery whose half is nowhere."""
+    """R11: an op covers a delivery whose half does not exist."""
     if pair.state is not None or not pair.ops:
         return None
     if not pair.half_id:
@@ -173,7 +174,7 @@ def orphan_op(pair: Pair, look: Look) -> Finding | None:
 
 
 def lost_delivery(pair: Pair, look: Look) -> Finding | None:
-    """R13: committed, its group had it to receive, and there is neither an entry nor a final op."""
+    """R13: the half is committed, and its group, which had to receive it, has neither an entry nor a final op."""
     if not pair.expected or pair.entries or pair.finals:
         return None
     detail = f"committed, but its group has neither an entry nor a final op ({pair.ops} other ops)"
@@ -183,7 +184,7 @@ def lost_delivery(pair: Pair, look: Look) -> Finding | None:
 
 
 def orphan_entry(pair: Pair, look: Look) -> Finding | None:
-    """R13: an entry of a group that is gone: no consumer can get it, and it should be swept by now."""
+    """R13: an entry belongs to a removed group: no consumer can get it, and the service should have deleted it."""
     if not pair.entries or pair.group_id in look.directory.swept_later:
         return None
     detail = f"its consumer group (number {pair.group_id}) is gone, and its entry is still there"
@@ -192,7 +193,7 @@ def orphan_entry(pair: Pair, look: Look) -> Finding | None:
 
 
 def phantom_delivery(pair: Pair, look: Look) -> Finding | None:
-    """R14: an entry, or an op of a delivery, of a half that is not committed; or an entry whose half is nowhere."""
+    """R14: a half that is not committed has an entry or an op of a delivery; or an entry's half does not exist."""
     known = pair.entries if pair.state is None else pair.entries + pair.ops
     if pair.state == "committed" or not known:
         return None
@@ -210,7 +211,7 @@ def phantom_delivery(pair: Pair, look: Look) -> Finding | None:
 
 
 def double_delivery(pair: Pair, look: Look) -> Finding | None:
-    """R15: two final ops of one half in one group; or one, and an entry that will deliver it again."""
+    """R15: the pair has two final ops; or one, and an entry that will deliver the half again."""
     if pair.state is None or not (pair.finals > 1 or (pair.finals and pair.entries)):
         return None
     detail = (
@@ -226,7 +227,7 @@ def double_delivery(pair: Pair, look: Look) -> Finding | None:
 
 
 def stuck_delivery(pair: Pair, look: Look) -> Finding | None:
-    """R16: leased by an instance that is gone: no consumer gets it before it is given back."""
+    """R16: an instance that has ended leases the entry: no consumer gets it before it is released."""
     if not pair.left:
         return None
     detail = f"leased by instance {pair.left}, which has ended or was never there: no other instance delivers it"
@@ -236,8 +237,9 @@ def stuck_delivery(pair: Pair, look: Look) -> Finding | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A delivery that is available and passed over (:mod:`spark.waiting`), ``since`` in microseconds since 1970.
-    ``yields``: its priority is below the default."""
+    """A delivery that is available and passed over (:mod:`spark.waiting`).
+
+    ``since``: in microseconds since 1970. ``yields``: its priority is below the default."""
 
     half_id: int
     group_id: int
@@ -248,8 +250,9 @@ class Waiting:
 
 
 def passed_over(found: Waiting, look: Look) -> Finding:
-    """R16: available for long, while its group's consumers take what was posted later. A note, where none of them can
-    have picked it."""
+    """R16: the delivery is available for long, while its group's consumers get messages that were posted later.
+
+    It is only a note if the priority is not the reason: a selector may exclude the message."""
     waits = age(moment_of_micros(found.since), look.seen_at)
     urgent = "see whether more urgent messages come without end: its priority is low"
     left_out = "see whether a selector of its consumers is to leave it out: as none of them takes it, one does"
@@ -267,7 +270,7 @@ def passed_over(found: Waiting, look: Look) -> Finding:
 
 
 def order(pair: Pair, look: Look) -> Finding | None:
-    """R18: an op of a delivery that is older than the commit of its half."""
+    """R18: an op of a delivery is older than the commit of its half."""
     if pair.first_op_at is None or pair.sent_at is None:
         return None
     first, sent = moment_of_micros(pair.first_op_at), moment_of_micros(pair.sent_at)
@@ -283,8 +286,9 @@ def order(pair: Pair, look: Look) -> Finding | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Burials:
-    """A moment at which dead letters and ops that tell of them are not as many (:mod:`spark.waiting`), and one of
-    each. ``at`` is in microseconds since 1970."""
+    """A moment at which the numbers of dead letters and of their ops differ (:mod:`spark.waiting`), and one of each.
+
+    ``at`` is in microseconds since 1970."""
 
     at: int
     ops: int
@@ -295,8 +299,7 @@ class Burials:
 
 
 def dead_letter_mismatch(found: Burials, look: Look) -> Finding:
-    """R17: an op ``dead-letter`` without its letter; or a message at dead letters that no op tells of, which a client
-    may have posted there."""
+    """R17: an op ``dead-letter`` has no letter; or a dead letter has no op, as a client may have posted it there."""
     counted = (
         f"{moment_of_micros(found.at):%Y-%m-%d %H:%M:%S.%f} UTC: {found.ops} ops dead-letter, {found.letters} letters"
     )
@@ -316,8 +319,9 @@ def dead_letter_mismatch(found: Burials, look: Look) -> Finding:
 
 
 def unbalanced(balance: Mapping[AddressHour, Mapping[str, int]], look: Look) -> Iterator[Finding]:
-    """R19: per address and hour, posted = committed + rolled back + undecided, and expected deliveries = those
-    accounted for."""
+    """R19: the sums of an address and hour do not balance.
+
+    Posted must be committed + rolled back + undecided, and expected deliveries those accounted for."""
     repair = "look at the other findings of this address and hour; where there are none, something left no trace"
     for (address_id, at), sums in balance.items():
         decided = sum(sums[name] for name in ("committed", "rolled_back", "undecided"))
@@ -327,7 +331,7 @@ def unbalanced(balance: Mapping[AddressHour, Mapping[str, int]], look: Look) -> 
                 f" + {sums['rolled_back']} rolled back + {sums['undecided']} undecided"
             )
             yield look.at_address(address_id, "unbalanced", detail, repair)
-        # an address that is gone took its groups and entries along: only its halves can be counted
+        # a removed address has no groups and entries any more: only its halves can be counted
         if sums["expected"] != sum(sums[kind] for kind in ACCOUNTED):
             parts = " + ".join(f"{sums[kind]} {kind.replace('_', '-')}" for kind in ACCOUNTED)
             detail = f"{at:%Y-%m-%d %H:00} UTC: committed x groups = {sums['expected']}, accounted for {parts}"
@@ -352,10 +356,10 @@ OF_PAIRS: Final[tuple[Callable[[Pair, Look], Finding | None], ...]] = (
 
 
 def check_transaction(found: Transaction, look: Look) -> Iterator[Finding]:
-    """What every check finds of a transaction of the period."""
+    """Run all checks on a transaction of the period; yields the findings."""
     return filter(None, (check(found, look) for check in OF_TRANSACTIONS))
 
 
 def check_pair(pair: Pair, look: Look) -> Iterator[Finding]:
-    """What every check finds of a pair of the period."""
+    """Run all checks on a pair of the period; yields the findings."""
     return filter(None, (check(pair, look) for check in OF_PAIRS))

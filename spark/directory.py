@@ -1,5 +1,5 @@
-"""The addresses, the consumer groups and the open transactions of a store, in the driver: what they are called, and
-who receives what."""
+"""Read the addresses, consumer groups and open transactions of a store into the driver: their names, and which groups
+receive what."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import psycopg
 from spark.snapshot import read_error
 from store.tables import SCHEMA
 
-#: A coordinator that knows an address may learn of its new groups this much later than PostgreSQL.
+#: The most time until every coordinator that knows an address has learnt of a new group of it.
 GROUP_SETTLING: Final = timedelta(seconds=10)
 #: For how long the store may still have entries of a group that was removed.
 SWEPT_AFTER: Final = timedelta(hours=1)
 #: For how long an instance that ended may still hold entries.
 GIVEN_UP_AFTER: Final = timedelta(minutes=2)
-#: What parts an address from a consumer group in a name as clients give it.
+#: The separator of address and consumer group in a name as clients give it.
 GROUP_SEPARATOR: Final = "::"
-#: How the names of addresses of dead letters begin (rule D4).
+#: The beginning of the names of addresses of dead letters (rule D4).
 DEAD_LETTERS: Final = "%DLQ%"
 
-#: The tables, and what is read of each.
+#: The tables, and the columns that are read of each.
 COLUMNS: Final = {
     "address": "id, name, created_at",
     "consumer_group": "id, address_id, name, created_at, holder",
@@ -38,7 +38,7 @@ COLUMNS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that is listed as undecided; ``producer_group`` is None where only its client can decide it."""
+    """A transaction that is listed as undecided; ``producer_group`` is None if only its client can decide it."""
 
     id: str
     timeout_at: datetime
@@ -49,7 +49,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, kw_only=True)
 class Receiver:
-    """A group that receives what is posted to its address: everything, or what is posted from a moment on."""
+    """A group that receives the messages posted to its address: all, or those posted from a moment on."""
 
     address_id: int
     group_id: int
@@ -58,8 +58,9 @@ class Receiver:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedGroup:
-    """A consumer group, ``gone`` if it was removed. ``name``: as the source of a client names it, ``orders`` or
-    ``prices::billing``; more than one group may have had it.
+    """A consumer group, ``gone`` if it was removed.
+
+    ``name``: as the source of a client names it, ``orders`` or ``prices::billing``; several groups may have had it.
     """
 
     group_id: int
@@ -70,29 +71,29 @@ class NamedGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Directory:
-    """Names of what is there and of what was removed; the groups that receive; the transactions that are open."""
+    """Holds the names of existing and removed addresses and groups, the receivers, and the open transactions."""
 
     addresses: dict[int, str] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)
-    #: of addresses whose name is known
+    #: groups of addresses whose name is known
     named_groups: tuple[NamedGroup, ...] = ()
     receivers: dict[int, Receiver] = field(default_factory=dict)
-    #: groups whose entries may be in the store: those that are there, and those just removed
+    #: groups whose entries may be in the store: the existing ones, and those just removed
     swept_later: frozenset[int] = frozenset()
     open_transactions: dict[str, OpenTransaction] = field(default_factory=dict)
     #: instances that may hold entries: those that run, and those that have just ended
     instances: frozenset[int] = frozenset()
     #: addresses of dead letters
     letters: frozenset[int] = frozenset()
-    #: of a group that one live instance holds: up to which entry it has read, and so has them all
+    #: by group that a live instance holds: the id up to which it has read, and so holds all entries
     held: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Mapping[str, Iterable[Mapping[str, Any]]], seen_at: datetime) -> Directory:
-        """From the rows of each table of ``COLUMNS``, as they are at ``seen_at``.
+        """Build the directory from the rows of each table of ``COLUMNS``, as they are at ``seen_at``.
 
-        A group made with its address receives everything. One added later receives what is posted once every
-        coordinator knows of it (``GROUP_SETTLING``).
+        A group made with its address receives everything. One added later receives messages posted once every
+        coordinator knows it (``GROUP_SETTLING``).
         """
         made = {row["id"]: row["created_at"] for row in rows["address"]}
         groups = list(rows["consumer_group"])
@@ -148,7 +149,7 @@ class Directory:
 
 
 def read_directory(connection: psycopg.Connection, seen_at: datetime) -> tuple[Directory, dict[str, int]]:
-    """The directory in the snapshot of ``connection``, and how many rows each of its tables has.
+    """Read the directory in the snapshot of ``connection``, and how many rows each of its tables has.
 
     :raises spark.snapshot.StoreUnreadable: the database does not answer.
     """

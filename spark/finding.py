@@ -1,4 +1,4 @@
-"""A finding of a check or of a book, and text from the wire or a book, fit for a page or a table (S7)."""
+"""Define findings of checks and books, and make text from the wire or a book fit for a page or a table (S7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark.schemas import FINDING
 
 #: Categories of Unicode: control, format, surrogate, ends of lines and of paragraphs.
 _UNSEEN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
-#: What a finding may be about, as columns of its rows.
+#: The columns that name the object of a finding.
 HALF: Final = ("txn_id", "half_id", "address")
 DELIVERY: Final = (*HALF, "consumer_group")
 #: Characters of a key, or of a compared value, in a finding.
@@ -40,8 +40,9 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """When a row is a finding, and what is said of it; ``about``: which columns of the row tell what it is about, or
-    what tells it instead."""
+    """A kind of finding: the condition on a row, and the texts.
+
+    ``about``: the columns of the row that name its object, or the expressions that do instead."""
 
     kind: Column | str
     severity: Column | str
@@ -51,7 +52,7 @@ class Case:
     suggested_repair: Column | str
 
     def finding(self, seen_at: datetime, key: Column) -> Column:
-        """The finding (:data:`spark.schemas.FINDING`) of a row; null if it is none."""
+        """Return the finding (:data:`spark.schemas.FINDING`) of a row; null if the condition is false."""
         told = self.about if isinstance(self.about, Mapping) else {name: f.col(name) for name in self.about}
         columns = {
             "kind": self.kind,
@@ -70,21 +71,20 @@ class Case:
 
 
 def findings(rows: DataFrame, seen_at: datetime, *cases: Case) -> DataFrame:
-    """What ``rows`` are by ``cases``, in one pass: a finding for each case that holds; with the ``key`` of its row,
-    where rows have one."""
+    """Return a finding for each row and case that holds, in one pass; with the ``key`` of its row, if rows have one."""
     key = shown(f.col("key")) if "key" in rows.columns else f.lit(None)
     found = f.array_compact(f.array(*(case.finding(seen_at, key) for case in cases)))
     return rows.select(f.explode(found).alias("found")).select("found.*")
 
 
 def shown(text: Column) -> Column:
-    """``text``, or its beginning: a message, or a row, has up to 100 MiB, and a report has 100,000 findings."""
+    """Shorten ``text``: a message, or a row, has up to 100 MiB, and a report has 100,000 findings."""
     beginning = f.format_string("%s... (%d characters)", f.substring(text, 1, LONGEST_SHOWN), f.length(text))
     return f.when(f.length(text) > LONGEST_SHOWN, beginning).otherwise(text)
 
 
 def readable(name: str | None, missing: str, longest: int = 60) -> str:
-    """A name from the wire, fit for a page: control characters shown as a box, and not longer than a line."""
+    """Make a name from the wire fit for a page: with a box for control characters, and not longer than a line."""
     if name is None:
         return missing
     if name == "":
@@ -94,8 +94,7 @@ def readable(name: str | None, missing: str, longest: int = 60) -> str:
 
 
 def visible(text: str) -> str:
-    """``text`` with a box for each control character, and for each that turns the direction of what follows, or that is
-    not seen."""
+    """Replace control characters, and those that change the direction of text or are invisible, by boxes."""
     if text.isprintable():
         return text
     return "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in text)

@@ -22,13 +22,13 @@ _MOST_AT_ONCE: Final = 100_000
 MOST_NEAR: Final = 4 << 20
 _EACH: Final = 100
 
-#: Has a frame computed once and kept on disk.
+#: Computes a frame once and keeps it on disk.
 Keep = Callable[[DataFrame], DataFrame]
 
 
 @contextmanager
 def keeping() -> Iterator[Keep]:
-    """What is kept during the block is given up after it."""
+    """Provide a function that keeps frames until the block ends."""
     with ExitStack() as kept:
 
         def keep(frame: DataFrame) -> DataFrame:
@@ -40,9 +40,10 @@ def keeping() -> Iterator[Keep]:
 
 
 def near(frame: DataFrame, keep: Keep) -> DataFrame:
-    """``frame``, computed and kept, so that its size is known where joins are planned. Where it is small its rows are
-    the driver's: plans for what is made of it hold these rows, and not all that led to them; such plans are long,
-    and many of them take seconds.
+    """Compute and keep ``frame``, so that its size is known when joins are planned.
+
+    If it is small its rows are moved to the driver: later plans contain these rows, instead of the whole plan that led
+    to them; such plans are long, and many of them take seconds.
     """
     kept = keep(frame)
     rows = kept.count()
@@ -61,14 +62,16 @@ def near(frame: DataFrame, keep: Keep) -> DataFrame:
 
 
 def brought(frame: DataFrame, count: int, keep: Keep) -> Iterable[Row]:
-    """The rows of ``frame`` in the driver, at once where ``count``, about as many as there are, is not too much."""
+    """Return the rows of ``frame`` in the driver: all at once if ``count``, about their number, is not too large."""
     return frame.collect() if count <= _MOST_AT_ONCE else keep(frame).toLocalIterator()
 
 
 @contextmanager
 def job_threads(spark: SparkSession, most: int) -> Iterator[ThreadPoolExecutor]:
-    """So many threads that wait for jobs of Spark: while one is planned and compiled, or its last tasks run, the others
-    have the processors. Where the block ends by an error, none is waited for: its jobs are cancelled.
+    """Provide ``most`` threads that wait for jobs of Spark.
+
+    While one job is planned and compiled, or its last tasks run, the others use the processors. If the block ends by an
+    error, all jobs are cancelled without waiting.
 
     Frames are made in the main thread: a text in a plan that is made in another has the time zone of the machine.
     """

@@ -1,4 +1,4 @@
-"""What each kind of finding means, in the words of the report; in its order."""
+"""Define the texts of the report on each kind of finding, in its order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class KindText:
     repaired: bool = False
 
     def sentence(self, count: int) -> str:
-        """What is wrong, of ``count`` findings."""
+        """Return the sentence on ``count`` findings."""
         return f"{self.one}." if count == 1 else f"{count:,} {self.many}."
 
 
@@ -183,11 +183,11 @@ KINDS: Final = {
 
 
 def place(kind: str) -> int:
-    """Where a kind stands in the report."""
+    """Return the place of a kind in the report."""
     known = list(KINDS)
     return known.index(kind) if kind in KINDS else len(known)
 
 
 def text_of(kind: str) -> KindText:
-    """What is said of a kind; of one that is not known here, its name."""
+    """Return the texts of a kind; for an unknown kind, its name."""
     return KINDS.get(kind) or KindText(title=kind, one=kind, many=kind, meaning="")

@@ -1,14 +1,14 @@
-"""What the tables say, put side by side: by half, by transaction, by delivery.
+"""Join the store's tables into frames: by half, by transaction, by delivery.
 
-The collapse (:mod:`spark.sums`) and the books (:mod:`spark.books`) read these frames. All are pure: ``DataFrame``
-in, ``DataFrame`` out. Terms:
+The sums (:mod:`spark.sums`) and the books (:mod:`spark.books`) read these frames. All functions are pure:
+``DataFrame`` in, ``DataFrame`` out. Terms:
 
-* a *pair* is one half in one consumer group: what a delivery is of;
-* a pair is *expected* when the half is committed, its address exists, and the group had it to receive
+* a *pair* is one half in one consumer group, which a delivery is about;
+* a pair is *expected* when the half is committed, its address exists, and the group had to receive it
   (:class:`spark.directory.Receiver`);
 * *final* ops end a delivery: ``commit`` (accepted in that transaction), ``accept``, ``expire``, ``dead-letter``,
   ``purge``; an op ``replay`` takes one back, and counts as -1 of it;
-* *judged* rows belong to the period of the run (:mod:`spark.period`); others are there so that nothing is missed at its
+* *judged* rows belong to the period of the run (:mod:`spark.period`); others are read so that nothing is missed at its
   edges.
 """
 
@@ -30,65 +30,65 @@ from spark import marks
 from spark.period import Period
 from store.ids import EPOCH_MS, id_at, moment_of
 
-# the bits of a half id below its milliseconds, as store.ids makes them
+# the number of bits of a half id below its milliseconds (store.ids)
 TIME_SHIFT: Final = id_at(moment_of(0) + timedelta(milliseconds=1)).bit_length() - 1
 
 
-#: An op may be this much older than the commit of what it delivers: PostgreSQL's clock is set now and then.
+#: An op may be this much older than the commit of its half: PostgreSQL's clock may be set.
 CLOCK_STEP: Final = timedelta(minutes=1)
 
 
 def half_millis(half_id: Column) -> Column:
-    """When a half id was made, in Unix milliseconds."""
+    """Return when a half id was generated, in Unix milliseconds."""
     return f.shiftright(half_id, TIME_SHIFT) + f.lit(EPOCH_MS)
 
 
 def half_moment(half_id: Column) -> Column:
-    """The same as a moment."""
+    """Return when a half id was generated, as a timestamp."""
     return f.timestamp_millis(half_millis(half_id))
 
 
 def txn_millis(high: Column) -> Column:
-    """When a txn-id was made, by its first 64 bits: the first 48 of a UUIDv7 are Unix milliseconds."""
+    """Return when a txn-id was generated, by its first 64 bits: the first 48 of a UUIDv7 are Unix milliseconds."""
     return f.shiftrightunsigned(high, 16)
 
 
 def uuid_text(high: Column, low: Column) -> Column:
-    """A UUID as the store shows it, from its first and its last 64 bits; null for null."""
+    """Return a UUID as text in the store's form, from its first and its last 64 bits; null for null."""
     digits = f.lower(f.concat(*(f.lpad(f.hex(word), 16, "0") for word in (high, low))))
     return f.regexp_replace(digits, "(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
 
 
 def uuid_of(high: int, low: int) -> str:
-    """The same in the driver."""
+    """Return a UUID as text from its first and last 64 bits, in the driver."""
     return str(UUID(bytes=struct.pack(">qq", high, low)))
 
 
 def words_of(text: str) -> tuple[int, int]:
-    """What :func:`uuid_of` takes."""
+    """Return the first and the last 64 bits of a UUID, in the driver."""
     high, low = struct.unpack(">qq", UUID(text).bytes)
     return high, low
 
 
-#: Of a frame of transactions that :func:`named` makes.
+#: The columns of a row that :func:`named` returns.
 NAMED: Final = {"txn_id": pa.string(), "txn_high": pa.int64(), "txn_low": pa.int64()}
 
 
 def named(txn_id: str) -> dict[str, str | int]:
-    """A transaction by its text and its numbers."""
+    """Return a transaction's id as text and as two numbers, as a row."""
     high, low = words_of(txn_id)
     return {"txn_id": txn_id, "txn_high": high, "txn_low": low}
 
 
 def uuid_words(text: Column) -> tuple[Column, Column]:
-    """The first and the last 64 bits of a UUID, as :mod:`spark.source` gives them."""
+    """Return the first and the last 64 bits of a UUID's text, as :mod:`spark.source` does."""
     digits = f.replace(text, f.lit("-"), f.lit(""))
     high, low = (f.conv(f.substring(digits, at, 16), 16, -10).cast("long") for at in (1, 17))
     return high, low
 
 
 def declared_at(txn_id: str) -> datetime:
-    """The same in the driver."""
+    """Return when a txn-id was generated, in the driver."""
     return datetime.fromtimestamp(int(txn_id[:8] + txn_id[9:13], 16) / 1000, UTC)
 
 
@@ -96,8 +96,10 @@ _OF_A_HALF: Final = ("half_id", "txn_high", "txn_low", "address_id", "posted_at"
 
 
 def halves(half: DataFrame, period: Period, *also: str) -> DataFrame:
-    """``half_id, txn_high, txn_low, address_id, posted_at, judged``: each half that was read; with ``also``, further
-    columns."""
+    """Return each half that was read; ``also`` are further columns.
+
+    ``half_id, txn_high, txn_low, address_id, posted_at, judged``.
+    """
     named = half.select(
         f.col("id").alias("half_id"),
         f.col("txn_id_high").alias("txn_high"),
@@ -110,19 +112,21 @@ def halves(half: DataFrame, period: Period, *also: str) -> DataFrame:
 
 
 def with_txn_id(frame: DataFrame) -> DataFrame:
-    """``frame`` with ``txn_id``, the text of what it has as numbers."""
+    """Add ``txn_id``, the text of the transaction that ``frame`` has as numbers."""
     return frame.withColumn("txn_id", uuid_text(f.col("txn_high"), f.col("txn_low")))
 
 
 def decided(op: DataFrame) -> DataFrame:
-    """The ops that decide a transaction, whose id is theirs."""
-    # of the archive, what a commit covers comes as ops of their own (spark/archived.py)
+    """Return the ops that decide a transaction, whose id is theirs."""
+    # in the archive, deliveries that a commit covers have ops of their own (spark/archived.py)
     return op.where(f.col("decision").isin("commit", "rollback") & f.col("posted").isNotNull())
 
 
 def decisions(op: DataFrame) -> DataFrame:
-    """``txn_high, txn_low, commits, rollbacks, posted, decided_at``: what was decided of each transaction; two
-    only if broken."""
+    """Return the decision of each transaction; it has two only if the store is broken.
+
+    ``txn_high, txn_low, commits, rollbacks, posted, decided_at``.
+    """
     return (
         decided(op)
         .groupBy(f.col("id_high").alias("txn_high"), f.col("id_low").alias("txn_low"))
@@ -136,8 +140,9 @@ def decisions(op: DataFrame) -> DataFrame:
 
 
 def states(halves: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
-    """Each half (:func:`halves`) with what became of its transaction, and each decided transaction (:func:`decisions`)
-    that left no half (``half_id`` null).
+    """Return each half (:func:`halves`) with the state of its transaction, and each decided transaction without a half.
+
+    The latter (of :func:`decisions`) have a null ``half_id``.
 
     ``half_id, txn_high, txn_low, address_id, posted_at, judged, state, commits, rollbacks, posted, decided_at``; state
     is ``committed``, ``rolled-back`` or ``open``: not decided. A half posted outside a transaction is committed by
@@ -182,7 +187,7 @@ def states(halves: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
 
 
 def transactions(stated: DataFrame) -> DataFrame:
-    """The transactions declared in the period that have a decision or a half.
+    """Return the transactions declared in the period that have a decision or a half.
 
     ``txn_high, txn_low, commits, rollbacks, posted, decided_at, halves, address_id`` (of one of its halves).
     """
@@ -201,10 +206,10 @@ def transactions(stated: DataFrame) -> DataFrame:
 
 
 def delivery_ops(op: DataFrame) -> DataFrame:
-    """``op_id, decision, reason, decided_at, half_id, group_id``: each delivery that an op covers.
+    """Return each delivery that an op covers: ``op_id, decision, reason, decided_at, half_id, group_id``.
 
-    An id that is null in the store is 0, which no half and no group has: such an op names what is not there. It is of
-    no bounded period.
+    An id that is null in the store is 0, which no half and no group has: such an op names nothing that exists. It
+    belongs to no bounded period.
     """
     return (
         op.where(f.col("half_ids").isNotNull())
@@ -227,8 +232,9 @@ def delivery_ops(op: DataFrame) -> DataFrame:
 
 
 def of_the_period(rows: DataFrame, period: Period, late: DataFrame | None) -> DataFrame:
-    """Of ``rows`` (with ``half_id``) those whose half may be judged: it was posted in the period, or is in ``late``
-    (see :func:`posted_elsewhere`; None for all time)."""
+    """Return the ``rows`` whose ``half_id`` may be judged: posted in the period, or in ``late``.
+
+    ``late``: the result of :func:`posted_elsewhere`; None if the period is all time."""
     if late is None:
         return rows
     known = f.broadcast(late.select("half_id", f.lit(True).alias("is_late")))
@@ -238,18 +244,20 @@ def of_the_period(rows: DataFrame, period: Period, late: DataFrame | None) -> Da
 
 
 def posted_elsewhere(halves: DataFrame, period: Period) -> DataFrame:
-    """``half_id`` of the judged halves that were posted outside the period: their transaction was declared in it."""
+    """Return ``half_id`` of judged halves that were posted outside the period: their transaction was declared in it."""
     return halves.where(f.col("judged") & ~f.expr(period.posted("half_id"))).select("half_id")
 
 
 def is_received() -> Column:
-    """Of a half beside a group of its address (:func:`spark.reading.receivers`): whether the group gets it."""
+    """Return the condition that a half, joined with a group (:func:`spark.reading.receivers`), is due to the group."""
     return f.col("receives_from").isNull() | (f.col("posted_at") >= f.col("receives_from"))
 
 
 def expected(stated: DataFrame, receivers: DataFrame) -> DataFrame:
-    """``half_id, group_id, sent_at``: the pairs of the period that are expected, and when they were committed, in
-    microseconds."""
+    """Return the expected pairs of the period, and when they were committed, in microseconds.
+
+    ``half_id, group_id, sent_at``.
+    """
     return (
         stated.where(f.col("judged") & (f.col("state") == "committed") & f.col("half_id").isNotNull())
         .join(f.broadcast(receivers), "address_id")
@@ -259,15 +267,17 @@ def expected(stated: DataFrame, receivers: DataFrame) -> DataFrame:
 
 
 def marked(expected_pairs: DataFrame, met: DataFrame) -> DataFrame:
-    """``half_id, group_id, mark, at``: each fact that is known of a pair (:mod:`spark.marks`), those of :func:`met`
-    and that it is expected; ``at`` of the latter: when the half was committed, in microseconds, below 0."""
+    """Return each fact about a pair (:mod:`spark.marks`): those of :func:`met`, and that it is expected.
+
+    ``half_id, group_id, mark, at``; ``at`` of the latter: when the half was committed, in microseconds, negated."""
     mark = f.lit(marks.EXPECTED).cast("long").alias("mark")
     return expected_pairs.select("half_id", "group_id", mark, (-f.col("sent_at")).alias("at")).unionAll(met)
 
 
 def met(deliveries: DataFrame, entry: DataFrame, now: datetime, instances: Collection[int]) -> DataFrame:
-    """``half_id, group_id, mark, at``: what ops and entries say of pairs; ``at``: microseconds when the op was
-    decided."""
+    """Return the facts about pairs in ops and entries: ``half_id, group_id, mark, at``.
+
+    ``at``: when the op was decided, in microseconds; null for entries."""
     pair, decided_at = ("half_id", "group_id"), f.unix_micros("decided_at")
     return deliveries.select(
         *pair, marks.of_op(f.col("decision"), f.col("reason")).alias("mark"), decided_at.alias("at")
@@ -275,18 +285,22 @@ def met(deliveries: DataFrame, entry: DataFrame, now: datetime, instances: Colle
 
 
 def too_early() -> Column:
-    """Of rows of :func:`marked` together: whether an op is older than the last commit, by more than ``CLOCK_STEP``."""
+    """Return an aggregate of rows of :func:`marked`: whether an op is older than the last commit.
+
+    It must be older by more than ``CLOCK_STEP``."""
     at, step = f.col("at"), CLOCK_STEP // timedelta(microseconds=1)
-    # as `at` is below 0 for a commit, and above for an op
+    # `at` is negative for a commit, and positive for an op
     first_op, sent = f.min(f.when(at > 0, at)), f.max(f.when(at < 0, -at))
     return f.coalesce(first_op < sent - step, f.lit(False))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A pair that is looked at: what every table says of it. ``state`` is None when its half is nowhere; ``op_id`` is
-    of one of its ops; of final ops those that were taken back do not count. ``left``: the instance that is gone and
-    leases its entry, or 0. ``first_op_at`` and ``sent_at``, when it was committed, are microseconds since 1970."""
+    """A pair that is checked, with the facts of all tables.
+
+    ``state`` is None if the half does not exist; ``op_id`` is of one of its ops; final ops that were taken back do not
+    count. ``left``: the ended instance that leases its entry, or 0. ``first_op_at`` and ``sent_at``, when it was
+    committed, are microseconds since 1970."""
 
     half_id: int
     group_id: int
@@ -328,7 +342,7 @@ def looked_at(
     now: datetime,
     instances: Collection[int],
 ) -> DataFrame:
-    """Of ``pairs`` (``half_id, group_id``) all that :class:`Pair` has."""
+    """Return all columns of :class:`Pair` for ``pairs`` (``half_id, group_id``)."""
     facts = (
         expected(stated, receivers).withColumn("expected", f.lit(1)),
         _facts_of_ops(deliveries),

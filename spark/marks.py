@@ -1,22 +1,22 @@
-"""What is known of a pair (one half in one consumer group), packed into one whole number that is summed.
+"""Pack the facts about a pair (one half in one consumer group) into one whole number that is summed.
 
-A mark is made for each fact: the pair is expected; an op ends its delivery, or says that it failed; an entry waits. An
+Each fact has a mark: the pair is expected; an op ends its delivery, or records a failed attempt; an entry waits. An
 op ``replay``, of a group that was moved back, takes an end back: its mark is that of the end, negated. So a message
-that was delivered again is in order as if its first delivery had never been, and one that was delivered twice is not.
+that was delivered again is in order as if its first delivery had not happened, and one that was delivered twice is not.
 
-The sum of a pair's marks tells whether it is *in order*: expected once, and ended or waiting once. Then, and only then,
-the sum also tells how. Every other pair is looked at again with a column a fact (:func:`spark.ledger.looked_at`).
+The sum of a pair's marks determines whether it is *in order*: expected once, and ended or waiting once. Then, and only
+then, the sum also determines how. Every other pair is examined with one column a fact (:func:`spark.ledger.looked_at`).
 
 ========  ==================================================
 bits      what is counted
 ========  ==================================================
 0 to 6    the pair is expected: a half is stored once
-7         its entry is leased by an instance that is gone
+7         its entry is leased by an instance that has ended
 8 to 31   ends and entries
 32 to 47  these by kind, two bits each: no two kinds together,
           less a third that was taken back, look like a fourth
 48 to 52  the failed attempts of an entry
-53 to 62  ops that say an attempt failed
+53 to 62  ops that record a failed attempt
 ========  ==================================================
 
 A sum too large for its 63 bits is null, and its pair not in order.
@@ -32,7 +32,7 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-#: Ops that end a delivery, and what they count as.
+#: Ops that end a delivery, and the kind that each counts as.
 ENDS: Final = {
     "commit": "accepted",
     "accept": "accepted",
@@ -40,14 +40,14 @@ ENDS: Final = {
     "expire": "expired",
     "purge": "purged",
 }
-#: The op that takes an end back, and which one: by its reason.
+#: The op that takes an end back, and the kinds of ends, which its reason names.
 TAKEN_BACK: Final = "replay"
 TAKES_BACK: Final = ("accepted", "purged")
-#: Ops that say a delivery failed and counted as an attempt; ``release`` does not count.
+#: Ops of deliveries that failed and counted as an attempt; ``release`` does not count.
 FAILED_ATTEMPT: Final = ("reject", "modify")
-#: What an expected pair counts as, once it is neither lost nor delivered twice: its end, or where it waits.
+#: The kinds of an expected pair that is neither lost nor delivered twice: how it ended, or where it waits.
 ACCOUNTED: Final = ("accepted", "dead_lettered", "expired", "purged", "ready", "inflight", "scheduled", "failing")
-#: Attempts are told apart up to here.
+#: More attempts than these count as these.
 MOST_ATTEMPTS: Final = 16
 
 EXPECTED: Final = 1
@@ -63,12 +63,12 @@ def _accounted(kind: str) -> int:
     return _ONE + (1 << _KINDS + 2 * ACCOUNTED.index(kind))
 
 
-#: The lower fields of a pair in order, and what it counts as.
+#: The lower fields of a pair in order, and its kind.
 _IN_ORDER: Final = {EXPECTED + _accounted(kind): kind for kind in ACCOUNTED}
 
 
 def of_op(decision: Column, reason: Column) -> Column:
-    """The mark of a pair by an op of this decision, for this reason."""
+    """Return the mark of an op with this decision and reason."""
     mark = f.when(decision.isin(*FAILED_ATTEMPT), f.lit(1 << _FAILED))
     for kind in dict.fromkeys(ENDS.values()):
         mark = mark.when(decision.isin(*ends_as(kind)), f.lit(_accounted(kind)))
@@ -78,12 +78,12 @@ def of_op(decision: Column, reason: Column) -> Column:
 
 
 def ends_as(kind: str) -> list[str]:
-    """The decisions that end a delivery so."""
+    """Return the decisions that end a delivery with this kind."""
     return [name for name, counts_as in ENDS.items() if counts_as == kind]
 
 
 def of_entry(now: datetime, instances: Collection[int]) -> Column:
-    """The mark of a pair by a row of ``entry``; ``instances``: those that may hold entries."""
+    """Return the mark of a row of ``entry``; ``instances``: those that may hold entries."""
     mark = f.lit(_accounted("ready"))
     for kind, condition in reversed(waiting(now).items()):
         mark = f.when(condition, f.lit(_accounted(kind))).otherwise(mark)
@@ -92,12 +92,12 @@ def of_entry(now: datetime, instances: Collection[int]) -> Column:
 
 
 def left(instances: Collection[int]) -> Column:
-    """Whether an entry is leased by an instance that is none of these."""
+    """Return the condition that an entry is leased by an instance other than these."""
     return (f.col("lease") > 0) & ~f.col("lease").isin(*instances)
 
 
 def waiting(now: datetime) -> dict[str, Column]:
-    """When a row of ``entry`` is failing, in flight or scheduled, the first that holds; else it is ready."""
+    """Return the conditions of kinds of entries; the first that holds is the kind, else the entry is ready."""
     return {
         "failing": f.col("failed").isNotNull(),
         "inflight": f.col("lease") != 0,
@@ -106,7 +106,7 @@ def waiting(now: datetime) -> dict[str, Column]:
 
 
 def in_order(mark: Column) -> Column:
-    """Whether a pair is in order, by the sum of its marks."""
+    """Return the condition that a pair is in order, by the sum of its marks."""
     return f.coalesce(mark.bitwiseAND(f.lit(_BELOW_ATTEMPTS)).isin(*_IN_ORDER), f.lit(False))
 
 
@@ -120,7 +120,7 @@ class InOrder:
 
 
 def unpacked(mark: int) -> InOrder:
-    """What the sum of the marks of a pair in order says."""
+    """Unpack the sum of the marks of a pair in order."""
     return InOrder(
         accounted=_IN_ORDER[mark & _BELOW_ATTEMPTS],
         failed_attempts=mark >> _FAILED,

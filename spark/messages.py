@@ -44,12 +44,15 @@ Step = str | int
 
 
 class Message:
-    """A message as the store keeps it. It has whole sections; what these hold is read when it is asked for."""
+    """A message as stored. Its sections are found at once; their content is decoded on request."""
 
     __slots__ = ("_document", "_names", "_octets", "_sections")
 
     def __init__(self, octets: bytes) -> None:
-        """:raises DecodeError: what is broken, and where."""
+        """Find the sections of a message.
+
+        :raises DecodeError: with what is broken, and where.
+        """
         self._octets = octets
         self._sections = sections(octets)
         self._names: dict[int, dict[bytes | int, int]] = {}
@@ -70,7 +73,7 @@ class Message:
         return None
 
     def body(self, path: tuple[Step, ...]) -> str | None:
-        """What is at the end of ``path``; without a step the whole body, which has to be a single value."""
+        """Return the value at ``path`` in the body; without a step the whole body, which must be a single value."""
         for code, _, at, _ in reversed(self._sections):
             if code == VALUE:
                 at = plain(self._octets, at)
@@ -88,7 +91,7 @@ class Message:
         return found
 
     def _of_text(self, path: tuple[Step, ...], code: int, at: int) -> str | None:
-        """A text is JSON; as a whole it may be any. ``at``: of the value, or of the last data."""
+        """Read a text: with a path it must be JSON, without one any text. ``at``: of the value, or the last data."""
         document = self._document
         if document is _UNREAD:
             document = self._document = _read_json(self._text(code, at))
@@ -144,7 +147,7 @@ class Message:
 
 
 def text_of(octets: bytes, at: int) -> str | None:
-    """The single value at ``at`` as text; null is None.
+    """Return the single value at ``at`` as text; None for null.
 
     :raises DecodeError: lists, maps and arrays, and octets that are no text.
     """
@@ -176,7 +179,7 @@ def _text(octets: bytes, encoding: str = "utf-8") -> str:
 
 
 def _float(octets: bytes) -> str:
-    """The shortest number that is this one, as of a double: 12.1, and not 12.100000381469727."""
+    """Return the shortest decimal of a float, as for a double: 12.1, and not 12.100000381469727."""
     value: float = struct.unpack(">f", octets)[0]
     texts = (f"{value:.{digits}g}" for digits in range(1, 9))
     return next((text for text in texts if _is_float(text, octets)), f"{value:.9g}")

@@ -1,4 +1,4 @@
-"""The numbers behind the report's plots, from the cells of the store (:mod:`spark.sums`)."""
+"""Compute the numbers of the report's plots from the cells of the store (:mod:`spark.sums`)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ AGES: Final = (
     (86400, "to 1 day"),
 )
 OLDEST_AGE: Final = "over 1 day"
-#: Dead letters shown, the most frequent first.
+#: The most kinds of dead letters shown, the most frequent first.
 MOST_ERRORS: Final = 15
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
-    """Halves of one address in one bucket of time, by what became of them."""
+    """The numbers of halves of one address in one bucket of time, by outcome."""
 
     at: datetime
     address: str | None
@@ -47,7 +47,7 @@ class Outcomes:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """From declare to decision, in seconds, of the transactions decided in one bucket."""
+    """The times from declare to decision, in seconds, of the transactions decided in one bucket."""
 
     at: datetime
     p50: float
@@ -57,7 +57,7 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class AddressBalance:
-    """R19's sums of one address over the whole period."""
+    """The sums of R19 for one address over the whole period."""
 
     address: str | None
     counts: dict[str, int]
@@ -82,7 +82,7 @@ class Metrics:
 
 
 def bucket_width(extent: timedelta) -> timedelta:
-    """The finest width that draws ``extent`` in at most ``MOST_BUCKETS`` points."""
+    """Return the finest width that draws ``extent`` in at most ``MOST_BUCKETS`` points."""
     for width in _WIDTHS:
         if extent <= width * MOST_BUCKETS:
             return width
@@ -90,7 +90,7 @@ def bucket_width(extent: timedelta) -> timedelta:
 
 
 class Decisions:
-    """What the transactions of the period add up to."""
+    """Adds up the transactions of the period."""
 
     def __init__(self, width: timedelta) -> None:
         """``width`` is of the slots of their cells."""
@@ -102,12 +102,12 @@ class Decisions:
         self.open_since: list[datetime] = []
 
     def add_cell(self, cell: Any) -> None:
-        """A row of :func:`spark.sums.transactions` without what is looked at."""
+        """Add a row of :func:`spark.sums.transactions` whose ``looked_at`` is null."""
         self._add(moment_of_slot(cell.slot, self._width), cell.committed, cell.latency, cell["count"])
         self.unstored[moment_of_slot(cell.slot, self._width)] += cell.unstored
 
     def add(self, found: Transaction) -> None:
-        """A transaction that was looked at."""
+        """Add a transaction that was examined."""
         if found.decided_at is None:
             self.totals["transactions"] += 1
             self.totals["transactions_undecided"] += 1

@@ -1,4 +1,4 @@
-"""The folder that a run writes into: for one run at a time."""
+"""Lock the folder that a run writes into, for one run at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class OutputUnusable(Exception):
-    """The output folder cannot be made or written; says which and why."""
+    """The output folder cannot be created or written; the message names it and the reason."""
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def output(out: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """The errors of files in the block as :class:`OutputUnusable`; those of connections, to Java, stay."""
+    """Convert errors of files in the block to :class:`OutputUnusable`; those of connections, to Java, stay."""
     try:
         yield
     except ConnectionError:

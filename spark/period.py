@@ -1,4 +1,4 @@
-"""The period of a run: which transactions and messages it judges, and what must be read to judge them.
+"""Define the period of a run: which transactions and messages it judges, and what must be read to judge them.
 
 **The definition.** A transaction belongs to the period in which it was *declared* (the time in its txn-id, a UUIDv7),
 and with it all its halves, whenever they were posted. A message posted outside any transaction belongs to the period
@@ -19,24 +19,24 @@ from typing import Final
 
 from store.ids import EPOCH_MS, LONGEST_UNDECIDED, id_at
 
-#: By how much the clocks of instances and of PostgreSQL may differ without a false finding.
+#: The most that the clocks of instances and of PostgreSQL may differ without a false finding.
 MARGIN: Final = timedelta(days=1)
 
-#: Before it no half can have been made (:mod:`store.ids`).
+#: No id of a half is from before this time (:mod:`store.ids`).
 BEGINNING: Final = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
 
-#: After it ids have no more room (41 bits of milliseconds).
+#: The last time that ids can represent (41 bits of milliseconds).
 END: Final = datetime.fromtimestamp((EPOCH_MS + (1 << 41) - 1) // 1000, UTC)
 
 
 def uuid_at(moment: datetime) -> str:
-    """The lowest UUIDv7 that can have been made at ``moment`` (aware), as the store shows it: text in lower case."""
+    """Return the lowest UUIDv7 that can have been generated at ``moment`` (aware), as text in lower case."""
     return str(uuid.UUID(int=int(moment.timestamp() * 1000) << 80))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Period:
-    """``since`` <= declared (or posted outside a transaction) < ``until``; both aware.
+    """A period: ``since`` <= declared (or posted outside a transaction) < ``until``; both aware.
 
     ``reach`` is how far before ``since`` messages are read although they are not judged: the longest *grace* of the
     books, as the message of a row in the period may be that much older than ``since``.
@@ -64,20 +64,20 @@ class Period:
 
     @property
     def read_from(self) -> datetime:
-        """What a run reads of halves and ops is complete from then on."""
+        """Return the time from which on a run reads all halves and ops."""
         return max(BEGINNING + MARGIN, self.since - self.reach) - MARGIN
 
     @property
     def is_all(self) -> bool:
-        """Whether it is all there is."""
+        """Whether the period is all time."""
         return self.since == BEGINNING and self.until == END
 
     def judged(self, half_id: str) -> str:
-        """SQL beside ``txn_high``: does the message belong to the period?"""
+        """Return SQL, for rows with ``txn_high``: whether the message belongs to the period."""
         return f"case when txn_high is null then {self.posted(half_id)} else {self.declared_high('txn_high')} end"
 
     def posted(self, half_id: str) -> str:
-        """SQL: was the message whose id is in ``half_id`` posted in the period?"""
+        """Return SQL: whether the message whose id is in ``half_id`` was posted in the period."""
         return f"({half_id} >= {id_at(self.since)} and {half_id} < {id_at(self.until)})"
 
     def declares(self, txn_id: str) -> bool:
@@ -85,30 +85,31 @@ class Period:
         return uuid_at(self.since) <= txn_id < uuid_at(self.until)
 
     def declared_high(self, column: str) -> str:
-        """SQL: the same by the first 64 bits of the id."""
+        """Return SQL: whether the transaction belongs to the period, by the first 64 bits of its id."""
         since, until = (uuid.UUID(uuid_at(moment)).int >> 64 for moment in (self.since, self.until))
         return f"({column} >= {since} and {column} < {until})"
 
     def declared(self, column: str) -> str:
-        """SQL: does the transaction whose id is in ``column`` belong to the period?"""
+        """Return SQL: whether the transaction whose id is in ``column`` belongs to the period."""
         return f"({column} >= '{uuid_at(self.since)}' and {column} < '{uuid_at(self.until)}')"
 
     def read(self, table: str, *, moments: str = "timestamptz") -> str:
-        """SQL: the rows of ``table`` that a run over the period needs; ``true`` where it needs all. ``moments``: the
-        name of their type, PostgreSQL's or Spark's.
+        """Return SQL: the condition of the rows of ``table`` that a run over the period needs; ``true`` for all rows.
+
+        ``moments``: the name of the timestamp type, PostgreSQL's or Spark's.
         """
         lowest = id_at(self.read_from)
         if table == "half":
-            # Ids of the period also serve to find ops whose half is nowhere, whatever transaction they were of. A
-            # book's messages may come before the period (reach) and after it, up to now.
+            # Ids of the period also serve to find ops whose half does not exist, whatever their transaction. A
+            # book's messages may be posted before the period (reach) and after it, up to now.
             if self.reach or self.until == END:
                 return f"id >= {lowest}"
             return f"(id >= {lowest} and (id < {id_at(self.until)} or {self.declared('txn_id')}))"
         if table == "entry":
             return f"half_id >= {lowest}"
         if table == "op":
-            # The decisions of the period by key; those that retired deliveries by time, for a transaction may retire
-            # what was posted after it was declared. How long before is bounded, so days before that are not read.
+            # The decisions of the period by key; those that retired deliveries by time, as a transaction may retire
+            # messages posted after its declare. The time between is bounded, so earlier days are not read.
             lowest_op = uuid_at(self.read_from - LONGEST_UNDECIDED)
             earliest = f"'{self.read_from.isoformat()}'::{moments}"
             decisions = f"(id >= '{uuid_at(self.read_from)}'"

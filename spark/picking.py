@@ -1,4 +1,4 @@
-"""What the messages say that books are about, read from the store."""
+"""Read, from the messages in the store, the keys and values that books are compared with."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ from store.ids import id_at
 
 
 def by_txn_alone(book: Description) -> bool:
-    """Whether what the messages say does not matter."""
+    """Whether the book needs no content of messages: its key is the txn-id, and it compares no values."""
     return book.by_txn_id and not book.equal
 
 
 def pick(book: Description, messages: DataFrame) -> DataFrame:
-    """The halves of the book's addresses (:func:`spark.ledger.halves`, with ``message`` unless :func:`by_txn_alone`),
-    each with what is wrong with its key (``problem``), its ``key``, and ``picked``, a text per compared pair."""
+    """Add ``key``, what is wrong with it (``problem``), and ``picked``, a text per compared pair, to ``messages``.
+
+    These are the halves of the book's addresses (:func:`spark.ledger.halves`, with ``message`` unless
+    :func:`by_txn_alone`)."""
     if by_txn_alone(book):
         no_text = f.lit(None).cast("string")
         return messages.withColumns({"problem": no_text, "key": no_text, "picked": f.array().cast("array<string>")})
@@ -45,7 +47,7 @@ def pick(book: Description, messages: DataFrame) -> DataFrame:
     return messages.withColumn("found", picking("message")).select("*", "found.*").drop("message", "found")
 
 
-#: Characters of a key.
+#: The most characters of a key.
 LONGEST_KEY: Final = 4096
 #: Messages that are taken out of a batch together.
 _AT_ONCE: Final = 256
@@ -53,8 +55,8 @@ _PICKED: Final = "struct<problem: string, key: string, picked: array<string>>"
 
 
 def picker(key: str | None, pairs: list[str]) -> Callable[[pa.Array], pa.Array]:
-    """A function from messages to ``_PICKED``, for Spark's Arrow workers (which need no pandas, as ``mapInArrow``
-    does)."""
+    """Return a function from messages to ``_PICKED``, for Spark's Arrow workers (which need no pandas, as
+    ``mapInArrow`` does)."""
 
     def run(messages: pa.Array) -> pa.Array:
         select_key = selector(key) if key is not None else None
@@ -83,7 +85,7 @@ def picker(key: str | None, pairs: list[str]) -> Callable[[pa.Array], pa.Array]:
 def _pick(
     octets: bytes, select_key: Selector | None, selectors: list[Selector], values: list[str | None]
 ) -> tuple[str | None, str | None]:
-    """What is wrong with the key of one message, and the key; ``values`` gets those that are compared."""
+    """Return what is wrong with the key of one message, and the key; ``values`` receives the compared values."""
     try:
         message = Message(octets)
         key = select_key(message) if select_key is not None else None

@@ -1,5 +1,5 @@
-"""How far a run is (R31): a bar with the stage, its tasks and the rows so far; a line for each stage where there is no
-terminal."""
+"""Show the progress of a run (R31): a bar with the stage, its tasks and the rows so far; without a terminal, a line for
+each stage."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _POLL_SECONDS: Final = 0.5
 
 
 class Steps(Protocol):
-    """What a run tells of itself."""
+    """Receives the progress of a run."""
 
     def stage(self, name: str) -> None:
-        """A new stage began."""
+        """Called when a new stage begins."""
 
     def rows(self, count: int) -> None:
-        """``count`` rows so far, in all."""
+        """Called with the ``count`` of rows so far, in all."""
 
     def warn(self, text: str) -> None:
-        """Shown to the user at once."""
+        """Show a message to the user at once."""
 
 
 class ProgressBar(AbstractContextManager["ProgressBar"]):
-    """:class:`Steps` on standard error. ``stages`` is how many there will be."""
+    """Shows :class:`Steps` on standard error. ``stages`` is the number of stages."""
 
     def __init__(self, stages: int) -> None:
         console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""The store's tables as of one snapshot, as frames, and a small store as one that the driver has read by itself."""
+"""Read the store's tables as frames, all in one snapshot; the driver itself reads a small store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from store.tables import SCHEMA
 
 @contextmanager
 def credentials_file(url: str) -> Iterator[Path]:
-    """A file of mode 0600 with the database's URL, for the tasks on this machine. It is in memory alone, and goes with
-    the block or with this process, whatever ends that."""
+    """Create a file of mode 0600 with the database's URL, for the tasks on this machine.
+
+    It exists in memory only, until the block or this process ends, however that ends."""
     descriptor = os.memfd_create("coordinator")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         os.fchmod(descriptor, 0o600)
@@ -39,8 +40,9 @@ def credentials_file(url: str) -> Iterator[Path]:
 
 @contextmanager
 def credentials_of_tasks(spark: SparkSession, url: str, given: Path | None) -> Iterator[Path | None]:
-    """The file from which tasks read the database's URL: the one that was given, or one of ours where tasks run on
-    this machine. None: tasks on other machines, which have the URL in their environment."""
+    """Provide the file from which tasks read the database's URL: the given one, or a new one for tasks on this machine.
+
+    None: tasks on other machines, which have the URL in their environment."""
     if given is not None or not str(spark.sparkContext.master).startswith("local"):
         yield given
         return
@@ -50,8 +52,10 @@ def credentials_of_tasks(spark: SparkSession, url: str, given: Path | None) -> I
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """The store's tables as of one snapshot. ``credentials`` is the file with the URL for the tasks; none: they take it
-    from their environment. ``bytes``: of its large tables. ``archive``: of days that it has dropped."""
+    """Reads the store's tables in one snapshot.
+
+    ``credentials`` is the file with the URL for the tasks; None: they read it from their environment. ``bytes``: size
+    of its large tables. ``archive``: the days that it has dropped."""
 
     spark: SparkSession
     snapshot: Snapshot
@@ -62,12 +66,13 @@ class Store:
 
     @property
     def small(self) -> bool:
-        """Whether the driver reads it itself: that takes less time than starting tasks."""
+        """Whether the driver reads the store itself, which takes less time than starting tasks."""
         return self.bytes <= SMALL_BYTES
 
     def table(self, name: str, columns: str) -> tuple[DataFrame, int | None]:
-        """Columns of a table: what of it a run over the period needs; and, of a small store, how many rows they are,
-        where they are all of it.
+        """Return columns of a table, with the rows that a run over the period needs.
+
+        Also returns the number of these rows for a small store without archived ones, else None.
 
         :raises store.archive.copies.ArchiveUnusable: the archive has lost something.
         :raises spark.snapshot.StoreUnreadable: the database ends while a small store is read.
@@ -102,7 +107,7 @@ class Store:
         return options
 
     def extent(self) -> timedelta:
-        """From the first to the last moment, about, that the period has halves or ops of.
+        """Return the time, about, from the first to the last half or op in the period.
 
         :raises spark.snapshot.StoreUnreadable: the database does not answer.
         """
@@ -110,7 +115,7 @@ class Store:
         with read_error():
             for table, column, moment in (("half", "t.id", moment_of), ("op", "t.id::text", declared_at)):
                 for order in ("", " desc"):
-                    # by the column, and not by what is made of it: that would be a look at all rows
+                    # ordered by the column, not by an expression of it, which would read all rows
                     row = self.snapshot.connection.execute(
                         f"select {column} from {SCHEMA}.{table} t order by t.id{order} limit 1".encode()
                     ).fetchone()
@@ -125,7 +130,7 @@ class Store:
 
 
 def _apart(read: Callable[[], pa.Table]) -> pa.Table:
-    """What ``read`` gives, by a thread of its own: ADBC waits for the database without regard to signals."""
+    """Call ``read`` in a thread of its own, and return its result: ADBC waits for the database and ignores signals."""
     done: Future[pa.Table] = Future()
 
     def work() -> None:
@@ -139,11 +144,11 @@ def _apart(read: Callable[[], pa.Table]) -> pa.Table:
 
 
 def local(spark: SparkSession, columns: Mapping[str, pa.DataType], rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """A frame of a few rows of the driver's."""
+    """Create a frame of a few rows in the driver."""
     return spark.createDataFrame(pa.Table.from_pylist([dict(row) for row in rows], pa.schema(list(columns.items()))))
 
 
 def receivers(spark: SparkSession, directory: Directory) -> DataFrame:
-    """``address_id, group_id, receives_from``: :class:`spark.directory.Receiver`."""
+    """Create a frame of the receivers: ``address_id, group_id, receives_from`` (:class:`spark.directory.Receiver`)."""
     columns = {"address_id": pa.int32(), "group_id": pa.int32(), "receives_from": pa.timestamp("us", "UTC")}
     return local(spark, columns, map(vars, directory.receivers.values()))

@@ -1,9 +1,9 @@
-"""The report: one HTML file that needs nothing else, for a person; and ``summary.json``, for a program (R30).
+"""Write the report: one self-contained HTML file, for a person; and ``summary.json``, for a program (R30).
 
-What is wrong stands in the page itself, in sentences. The findings (at most :data:`spark.results.SHOWN`, and of each
-kind some) and the library that draws the plots are in it compressed, 2 MB without any finding; the browser takes them
-apart. Text from the wire or a book is escaped here, and made into text, never into HTML, there; nothing is loaded from
-anywhere, and no script runs but those that are written here.
+The page itself describes the findings of each kind in sentences. The findings (at most :data:`spark.results.SHOWN`, and
+some of each kind) and the library that draws the plots are in it compressed, 2 MB without any finding; the browser
+unpacks them. Text from the wire or a book is escaped here, and the browser inserts it as text, never as HTML; the page
+loads nothing, and runs no script but its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark.snapshot import StoreName
 
 @dataclass(frozen=True, kw_only=True)
 class BookTotals:
-    """What was compared of one book."""
+    """The numbers of rows and messages that were compared for one book."""
 
     name: str
     rows: int
@@ -43,8 +43,10 @@ class BookTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything that a report says. ``version`` is of the program that made it. ``kept_since``: where the period that
-    was asked for begins earlier, and the messages before are no longer kept; else None.
+    """The data of a report.
+
+    ``version`` is of the program that wrote it. ``kept_since``: since when messages are kept, if the requested period
+    begins earlier; else None.
     """
 
     store: StoreName
@@ -61,13 +63,13 @@ class Run:
 
     @property
     def shortened(self) -> str:
-        """What a reader must know of the period; nothing where all of it was judged."""
+        """Return a sentence on the part of the period that was not judged, or an empty string."""
         if self.kept_since is None:
             return ""
         return f"What is kept begins at {_moment(self.kept_since)} UTC (retention): what came before was not judged."
 
 
-#: Findings of a kind that stand in the page itself, and keys.
+#: The most findings, and keys, of a kind that the page itself shows.
 _EXAMPLES: Final = 3
 _KEYS: Final = 12
 _COLUMNS: Final = (
@@ -80,12 +82,12 @@ def _moment(value: datetime) -> str:
 
 
 def _packed(text: str) -> str:
-    """For an element of the page."""
+    """Compress text for an element of the page: gzip, then base64."""
     return base64.b64encode(gzip.compress(text.encode("utf-8"), 6, mtime=0)).decode("ascii")
 
 
 def _library() -> str:
-    """Plotly, as its Python package has it: the whole of it, 4.8 MB, and 2.0 MB in the page."""
+    """Return the whole library Plotly from its Python package: 4.8 MB, and 2.0 MB in the page."""
     package = find_spec("plotly")
     assert package is not None
     assert package.submodule_search_locations is not None
@@ -94,8 +96,7 @@ def _library() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Section:
-    """What the page says of a kind: ``examples`` are its first findings, ``keys`` what a book calls the first of them
-    by."""
+    """The page's section on a kind: ``examples`` are its first findings, ``keys`` the book's keys of the first ones."""
 
     kind: str
     text: KindText
@@ -110,7 +111,7 @@ class _Section:
 
 
 def _sections(found: Findings) -> list[_Section]:
-    """The worst first, then in the order of :data:`spark.kinds.KINDS`."""
+    """Return the sections of the page, the worst first, then in the order of :data:`spark.kinds.KINDS`."""
     kinds = sorted(found.by_kind, key=lambda kind: (-SEVERITIES.index(found.severities[kind]), place(kind)))
     return [
         _Section(
@@ -136,7 +137,7 @@ def _first_keys(shown: list[Finding]) -> list[str]:
 
 
 def _data(run: Run) -> str:
-    """What the page's script takes: the plots, and the findings by columns."""
+    """Return the data of the page's script as JSON: the plots, and the findings by columns."""
     shown = [each for section in _sections(run.findings) for each in run.findings.shown[section.kind]]
     columns = {name: [_text(getattr(each, name)) for each in shown] for name in _COLUMNS}
     known = [*KINDS, *sorted(kind for kind in run.findings.by_kind if kind not in KINDS)]
@@ -156,7 +157,7 @@ def _data(run: Run) -> str:
 
 
 def _text(value: object) -> str | None:
-    """Numbers, too: those of messages are larger than a script can count."""
+    """Convert a value to text; also numbers, as ids of messages are larger than a script's integers."""
     return None if value is None else visible(str(value))
 
 
@@ -176,7 +177,7 @@ def _environment() -> jinja2.Environment:
 
 
 def render(run: Run) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     found = run.findings
     folder = Path(__file__).parent
     return (
@@ -193,7 +194,7 @@ def render(run: Run) -> str:
             listed=sum(map(len, found.shown.values())),
             limits=(SHOWN, SHOWN_OF_A_KIND),
             worst=next((name for name in reversed(SEVERITIES) if found.by_severity[name]), None),
-            # only a script that says it runs; what comes from the wire cannot know it
+            # only a script with the nonce runs; text from the wire cannot know it
             nonce=secrets.token_urlsafe(16),
             data=_packed(_data(run)),
             library=_packed(_library()),
@@ -204,7 +205,7 @@ def render(run: Run) -> str:
 
 
 def summary(run: Run, fail_on: str) -> dict[str, object]:
-    """What ``summary.json`` says."""
+    """Return the content of ``summary.json``."""
     return {
         "format": FORMAT,
         "version": run.version,

@@ -1,4 +1,4 @@
-"""Findings on disk: one Parquet file, one CSV file, and what the report and the exit status need of them."""
+"""Write findings to a Parquet file and a CSV file, and keep what the report and the exit status need of them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from spark.finding import Finding, visible
 from spark.read_back import SCHEMA
 from spark.schemas import FINDING, SEVERITIES
 
-#: As many findings are sorted, in memory; beyond them as many at a time wait for a file.
+#: So many findings are sorted, in memory; the others are written in chunks of :data:`_CHUNK`.
 SORTED: Final = 100_000
 _CHUNK: Final = 10_000
-#: A program of spreadsheets takes a cell that begins so for a formula; the last four are the same in full width.
+#: A spreadsheet treats a cell that begins so as a formula; the last four are the full-width forms of the first four.
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-#: Findings that the report shows, and of each kind at least; the others are in the files.
+#: The number of findings that the report shows, and the least of each kind; the others are in the files.
 SHOWN: Final = 100_000
 SHOWN_OF_A_KIND: Final = 1_000
 
 
 @dataclass(kw_only=True)
 class Findings:
-    """How many there are, and what the report shows of them: the first ``SHOWN``, and of a kind that has less of these
-    its first ``SHOWN_OF_A_KIND``."""
+    """Counts findings, and keeps those that the report shows.
+
+    These are the first ``SHOWN``, and of a kind with fewer among these its first ``SHOWN_OF_A_KIND``."""
 
     by_kind: Counter[str] = field(default_factory=Counter)
     by_severity: Counter[str] = field(default_factory=Counter)
@@ -43,7 +44,7 @@ class Findings:
         return self.by_kind.total()
 
     def at_or_above(self, severity: str) -> int:
-        """How many are of ``severity`` or worse."""
+        """Return how many findings are of ``severity`` or worse."""
         return sum(self.by_severity[name] for name in SEVERITIES[SEVERITIES.index(severity) :])
 
     def add(self, finding: Finding) -> None:
@@ -58,8 +59,10 @@ class Findings:
 
 
 def write_findings(found: Iterable[Finding], out: Path, on_rows: Callable[[int], None]) -> Findings:
-    """Write ``findings.parquet`` and ``findings.csv`` into ``out``, whole or not at all; sorted up to ``SORTED`` of
-    them, more in the order in which they come. ``on_rows`` is told how many were written so far."""
+    """Write ``findings.parquet`` and ``findings.csv`` into ``out``, completely or not at all.
+
+    The first ``SORTED`` findings are sorted, the others in the order of ``found``. ``on_rows`` receives how many were
+    written so far."""
     result = Findings()
     names = FINDING.names
     parquet, table = out / "findings.parquet", out / "findings.csv"
@@ -78,7 +81,7 @@ def write_findings(found: Iterable[Finding], out: Path, on_rows: Callable[[int],
                 parquet_writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
                 csv_writer.writerows([_cell(getattr(item, name)) for name in names] for item in chunk)
                 on_rows(result.total)
-        # of an earlier run into the same folder: it says that what is there is whole
+        # left by an earlier run into the same folder: it would mark the files there as complete
         (out / "summary.json").unlink(missing_ok=True)
         for path, written in partial.items():
             written.replace(path)
@@ -98,13 +101,13 @@ def _chunks(found: Iterable[Finding]) -> Iterator[list[Finding]]:
 
 
 def _place(item: Finding) -> tuple[object, ...]:
-    """By kind, then by what it is about; what has no name comes first."""
+    """Return the sort key of a finding: its kind, then its object; a finding without one precedes."""
     about = (item.address, item.consumer_group, item.half_id, item.txn_id)
     return (item.kind, *((value is not None, value if value is not None else 0) for value in about), item.detail)
 
 
 def _cell(value: object) -> object:
-    """Of the CSV: in one line, and never a formula for a program of spreadsheets (S7). Parquet has the value itself."""
+    """Return a value as a cell of the CSV: one line, and never a spreadsheet's formula (S7). Parquet has the value."""
     if isinstance(value, datetime):
         return value.isoformat()
     if not isinstance(value, str):

@@ -1,9 +1,9 @@
-"""The columns of the store as Spark sees them, and the one schema of all findings.
+"""Define the columns of the store in Spark, and the schema of all findings.
 
 :data:`TABLES` is what the data source ``halfop`` can read: for each table its columns (Spark type and the SQL that
 yields it) and the key by which it is split. UUIDs are text in lower case, which sorts as the UUIDs do; or two numbers,
 of their first and of their last 64 bits, which take a third of the time: ``id_high`` and ``id_low`` of a column ``id``.
-``xid8`` is a number. A test holds the columns against :mod:`store.tables`.
+``xid8`` is a number. A test compares the columns with :mod:`store.tables`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from store import tables
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTable:
-    """One table of the store as the data source reads it."""
+    """A table of the store as the data source reads it."""
 
     name: str
     schema: StructType
@@ -42,16 +42,19 @@ class SourceTable:
     sql: dict[str, str]
     #: the columns whose ranges make the partitions: the primary key
     key: tuple[str, ...]
-    #: numbers besides the columns of ``schema``: of which UUID, and which one
+    #: numbers besides the columns of ``schema``: the UUID of each, and which half of it (0 or 1)
     words: dict[str, tuple[str, int]]
 
     def field(self, column: str) -> StructField:
-        """:raises KeyError: there is none of this name."""
+        """Return the field of a column.
+
+        :raises KeyError: no column has this name.
+        """
         return StructField(column, LongType()) if column in self.words else self.schema[column]
 
 
 def _spark_type(column_type: TypeEngine[object]) -> DataType:
-    """The Spark type of a column of the store. Raises ``TypeError`` for a type without a mapping."""
+    """Return the Spark type of a column of the store. Raises ``TypeError`` for a type without a mapping."""
     if isinstance(column_type, ARRAY):
         return ArrayType(_spark_type(column_type.item_type), containsNull=True)
     if isinstance(column_type, tables.Xid8):
@@ -76,7 +79,7 @@ def _source_table(table: Table) -> SourceTable:
     sql: dict[str, str] = {}
     words: dict[str, tuple[str, int]] = {}
     for column in table.columns:
-        # nullable, all of them: Arrow batches from PostgreSQL do not say which are not
+        # all nullable: Arrow batches from PostgreSQL do not contain which are not
         fields.append(StructField(column.name, _spark_type(column.type)))
         if isinstance(column.type, Uuid):
             sql[column.name] = f"{column.name}::text"
@@ -115,8 +118,8 @@ TABLES: Final = MappingProxyType(
     }
 )
 
-#: A finding (docs/explanation/reconciliation.md). ``seen_at`` is the moment of the snapshot; ``key``, of a book's row
-#: or message, is what the application itself calls it by.
+#: The schema of a finding (docs/explanation/reconciliation.md). ``seen_at`` is the moment of the snapshot; ``key`` is
+#: the application's own key of a book's row or message.
 FINDING: Final = StructType(
     [
         StructField("kind", StringType(), False),

@@ -1,16 +1,16 @@
-"""A large store in *slices* of time: sums show which are in order as a whole, and only the others are looked into.
+"""Divide a large store into *slices* of time: sums prove which are in order, and only the others are examined by row.
 
-Row by row, each half would be brought together with its decision, and each pair with its ops and its entry: all of the
-store is sent through Spark twice. Most of a store is in order, and that can be shown by less. Each transaction and each
-pair gets a *weight*, a hash of its ids. In a slice where all is in order, the weights of what was stored are those of
-what commits say was posted, and the weights of what was to be delivered are those of what ended or waits. Sums of
-weights need one small row a slice, which the task that reads the rows makes.
+Row by row, each half would be joined with its decision, and each pair with its ops and its entry: the whole store would
+be shuffled in Spark twice. Most of a store is in order, which less work can prove. Each transaction and each pair gets
+a *weight*, a hash of its ids. In a slice that is in order, the weights of the stored halves sum up to those of the
+halves that the commits count, and the weights of the expected deliveries to those of the ones that ended or wait. Sums
+of weights need one small row a slice, which the task that reads the rows computes.
 
-A slice that is not in order has a sum other than 0, but for one in 2^40 of them: weights are another's in each run, so
-no store can be made to pass. The sums take for granted that no id is in a table twice: a store whose primary keys are
-gone is looked into as a whole. A slice that is in order may not show it: one with failed or released attempts, with a
+A slice that is not in order has a sum other than 0, but for one in 2^40 of them: weights differ in each run, so no
+store can be made to pass. The sums assume that no id is in a table twice: a store that has lost its primary keys is
+examined as a whole. Some slices that are in order have other sums: those with failed or released attempts, with a
 seek, with an end long before the last commit, with a transaction that is undecided or was rolled back after its halves
-were stored. It is looked into like any other.
+were stored. They are examined by row like any other.
 """
 
 from __future__ import annotations
@@ -29,50 +29,52 @@ from spark.period import Period
 from spark.reading import Store
 from spark.snapshot import has_keys, read_error
 
-#: Of a slice, so much of the store's large tables as PostgreSQL has them: some 60 halves with their ops.
+#: The size of a slice in the store's large tables, as PostgreSQL stores them: some 60 halves with their ops.
 BYTES: Final = 24 * 1024
-#: So many are small beside a store that has more: all tasks are sent those that are not in order.
+#: The most slices: so few that those not in order can be sent to all tasks.
 MOST: Final = 1_000_000
-#: A slice of a store that has little in a long time must be no longer than an end may be before a commit.
+#: A slice must be no longer than an end may be before a commit, however few rows the store has.
 LONGEST: Final = ledger.CLOCK_STEP
 _SHORTEST: Final = timedelta(milliseconds=1)
-#: The bits of a hash that a weight has not: with them, sums would not fit into 64.
+#: The bits of a hash that a weight leaves out: with them, sums would not fit into 64.
 _SPARE: Final = 24
-#: A transaction of more halves has its slice looked into.
+#: The slice of a transaction with more halves is examined by row.
 _MOST_POSTED: Final = 1 << 16
-#: The mark of what is not known by sums: of no pair in order.
+#: Marks a pair whose slice must be examined row by row: no pair in order has this mark.
 _UNKNOWN: Final = -1
 
 
 def width_of(extent: timedelta, size: int) -> timedelta:
-    """How long slices are, in whole milliseconds, of a store of ``size`` octets, whose halves and ops were made in a
-    time of ``extent``."""
+    """Return the length of slices, in whole milliseconds, for a store of ``size`` octets.
+
+    ``extent``: the time from its first to its last half or op."""
     return max(min(max(extent * BYTES // size, extent // MOST), LONGEST) // _SHORTEST, 1) * _SHORTEST
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weigher:
-    """What makes slices and weights; ``seed`` is of this run alone."""
+    """Computes slices and weights; ``seed`` is random in each run."""
 
     width: timedelta
     seed: int
     period: Period
 
     def slice_of_txn(self, high: Column) -> Column:
-        """The slice in which a transaction was declared, by the first 64 bits of its id."""
+        """Return the slice in which a transaction was declared, by the first 64 bits of its id."""
         return sums.slot(ledger.txn_millis(high), self.width)
 
     def slice_of_half(self, half_id: Column) -> Column:
-        """The slice in which a half was posted."""
+        """Return the slice in which a half was posted."""
         return sums.slot(ledger.half_millis(half_id), self.width)
 
     def weight(self, *ids: Column) -> Column:
         return f.shiftright(f.xxhash64(f.lit(self.seed), *ids), _SPARE)
 
     def of_transactions(self, halves: DataFrame, op: DataFrame) -> DataFrame:
-        """``slice, in_order, decided_by`` of each slice in which transactions of the period were declared: whether its
-        halves (:func:`spark.ledger.halves`) are all committed, and none is missing; ``decided_by``: when its last
-        commit was."""
+        """Return ``slice, in_order, decided_by`` of each slice in which transactions of the period were declared.
+
+        ``in_order``: its halves (:func:`spark.ledger.halves`) are all committed, and no half is missing;
+        ``decided_by``: when its last commit was."""
         txn_high, high, low = f.col("txn_high"), f.col("id_high"), f.col("id_low")
         decided = self._decided(op)
         posted = f.when(f.col("posted").between(0, _MOST_POSTED), f.col("posted")).otherwise(-1)
@@ -98,8 +100,9 @@ class Weigher:
         return ledger.decided(op).where(f.expr(self.period.declared_high("id_high")))
 
     def assumed(self, halves: DataFrame, of_transactions: DataFrame) -> DataFrame:
-        """``halves`` with ``in_order, decided_at``: those of slices in order are committed, at that time or before; of
-        the others that is not known."""
+        """Add ``in_order, decided_at`` to ``halves``.
+
+        Those in order are committed, at that time or before; it is unknown whether the others are."""
         plain = f.col("txn_high").isNull()
         known = _by_slice(halves, self.slice_of_txn(f.col("txn_high")), of_transactions, "left")
         return known.withColumns(
@@ -110,9 +113,10 @@ class Weigher:
         ).drop("decided_by")
 
     def of_pairs(self, assumed: DataFrame, receivers: DataFrame, met: DataFrame) -> DataFrame:
-        """``slice, in_order`` of each slice in which halves of the period were posted, or of which ops or entries
-        (:func:`spark.ledger.met`) are: whether each pair that is expected was met once, and in no way that has to be
-        looked at."""
+        """Return ``slice, in_order`` of each slice with halves of the period, or with ops or entries about its halves.
+
+        ``met``: of :func:`spark.ledger.met`. ``in_order``: each expected pair was met once, and by no fact that must be
+        examined by row."""
         is_known, has_group = f.col("in_order"), f.col("group_id").isNotNull()
         asked_for = (
             assumed.where("judged")
@@ -127,7 +131,7 @@ class Weigher:
         )
         mark, weight = f.col("mark"), self.weight(f.col("half_id"), f.col("group_id"))
         is_expected = mark == marks.EXPECTED
-        # what has no mark says nothing of its half, which may be nowhere
+        # an op without a mark does not prove that its half exists
         is_counted = is_expected | ((mark != 0) & marks.in_order(mark + marks.EXPECTED))
         return (
             asked_for.unionAll(met)
@@ -144,14 +148,15 @@ class Weigher:
         )
 
     def half_cells(self, halves: DataFrame, apart: DataFrame, slot: timedelta) -> DataFrame:
-        """Cells (:func:`spark.sums.halves`) of the halves of transactions in slices in order, and of halves without
-        one; ``apart``: the other slices."""
+        """Return cells (:func:`spark.sums.halves`) of the halves in slices in order, and of plain posts.
+
+        ``apart``: the other slices."""
         found = _by_slice(halves, self.slice_of_txn(f.col("txn_high")), apart, "left_anti")
         committed = {"commits": f.lit(1), "rollbacks": f.lit(0), "state": f.lit("committed")}
         return sums.halves(found.withColumns(committed), slot)
 
     def transaction_cells(self, op: DataFrame, apart: DataFrame, width: timedelta) -> DataFrame:
-        """Cells (:func:`spark.sums.transactions`) of the transactions of slices in order; ``apart``: the others."""
+        """Return cells (:func:`spark.sums.transactions`) of the slices in order; ``apart``: the other slices."""
         is_commit = f.col("decision") == "commit"
         found = _by_slice(self._decided(op), self.slice_of_txn(f.col("id_high")), apart, "left_anti")
         return sums.transactions(
@@ -169,7 +174,7 @@ class Weigher:
         )
 
     def pair_cells(self, met: DataFrame, apart: DataFrame) -> DataFrame:
-        """Cells (:func:`spark.sums.pairs`) of the pairs of slices in order; ``apart``: the others."""
+        """Return cells (:func:`spark.sums.pairs`) of the slices in order; ``apart``: the other slices."""
         half_id = f.col("half_id")
         found = _by_slice(met, self.slice_of_half(half_id), apart, "left_anti")
         return found.groupBy(
@@ -180,17 +185,17 @@ class Weigher:
 
 
 def _is_zero(total: str) -> Column:
-    """Of a sum: one that is too large is null."""
+    """Return the condition that a sum is 0; a sum that overflowed is null, and is not."""
     return f.coalesce(f.col(total) == 0, f.lit(False))
 
 
 def _by_slice(frame: DataFrame, number: Column, slices: DataFrame, how: str) -> DataFrame:
-    """``frame``, whose rows are of the slices of this ``number``, joined with ``slices``."""
+    """Join ``frame`` with ``slices``; ``number`` is the slice of a row."""
     return frame.withColumn("slice", number).join(f.broadcast(slices), "slice", how).drop("slice")
 
 
 def weigher_of(store: Store, extent: timedelta) -> Weigher | None:
-    """What parts the store into slices, where it is large and its sums show what is in order.
+    """Return a weigher for the store; None if it is small, or has lost keys, so that sums prove nothing.
 
     :raises spark.snapshot.StoreUnreadable: the database does not answer.
     """
@@ -204,10 +209,10 @@ def weigher_of(store: Store, extent: timedelta) -> Weigher | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """What has to be looked into: the frames of :mod:`spark.ledger`, without the slices in order.
+    """The rows to examine: the frames of :mod:`spark.ledger`, without the slices in order.
 
-    ``of_transactions`` has the halves and decisions of the transactions, ``stated``, ``deliveries`` and ``entry`` all
-    of the pairs."""
+    ``of_transactions`` has the halves and decisions of the transactions; ``stated``, ``deliveries`` and ``entry`` have
+    all rows of the pairs."""
 
     of_transactions: DataFrame
     stated: DataFrame
@@ -217,7 +222,7 @@ class Apart:
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """The cells of the slices in order, by what they are of (:mod:`spark.sums`)."""
+    """The cells of the slices in order (:mod:`spark.sums`)."""
 
     halves: DataFrame
     transactions: DataFrame
@@ -238,7 +243,7 @@ def sliced(
     width: timedelta,
     keep: Callable[[DataFrame], DataFrame],
 ) -> tuple[Cells, Apart]:
-    """The store, parted; ``slot`` and ``width`` are of the cells of halves and of transactions."""
+    """Divide the store into cells and rows to examine; ``slot``, ``width``: of the cells of halves and transactions."""
     # few rows, which several jobs read
     of_transactions = keep(weigher.of_transactions(halves, op).coalesce(1))
     others = of_transactions.where("not in_order").select("slice")

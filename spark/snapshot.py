@@ -1,4 +1,4 @@
-"""One view of the store for a whole run: a PostgreSQL snapshot, exported and held open by the driver (R1)."""
+"""Hold one PostgreSQL snapshot of the store for a whole run, exported and kept open by the driver (R1)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from spark.period import Period
 from store.ids import begin_of
 from store.schema import AS_READ, SCHEMA
 
-#: A store is small up to this size of its large tables.
+#: The largest size of the large tables of a small store.
 SMALL_BYTES: Final = 16 * 1024 * 1024
-#: A run over a store up to this size, some 1,000,000 halves, is short: it takes more processor time with Java's second
+#: A run over a store up to this size, some 1,000,000 halves, is short: it uses more processor time with Java's second
 #: compiler than without.
 BRIEF_BYTES: Final = 192 * 1024 * 1024
 _LARGE_TABLES: Final = ("half", "op", "entry")
 
 
 class StoreUnreadable(Exception):
-    """The store cannot be reconciled: it is away, refuses us, or is not a store. The message has no password."""
+    """The store cannot be reconciled: it is away, refuses the log-in, or is no store. The message has no password."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreName:
-    """Which store it is: the database and its server, the store's own id, the revision of its schema."""
+    """The names of a store: the database and its server, the store's own id, the revision of its schema."""
 
     database: str
     server: str
@@ -39,18 +39,18 @@ class StoreName:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """``name`` is what ``SET TRANSACTION SNAPSHOT`` takes; ``taken_at`` is PostgreSQL's clock at that moment."""
+    """An exported snapshot: ``name`` is for ``SET TRANSACTION SNAPSHOT``; ``taken_at`` is PostgreSQL's time then."""
 
     name: str
     taken_at: datetime
     store: StoreName
-    #: The first day of which the store has all halves: retention has dropped those before it. None: nothing is dropped.
+    #: The first day whose halves are all kept: retention has dropped earlier ones. None: nothing was dropped.
     kept_since: datetime | None = None
     #: The connection that holds it.
     connection: psycopg.Connection
 
     def kept(self, period: Period) -> Period:
-        """The part of ``period`` that can be judged: retention has dropped the halves of earlier days (H16).
+        """Return the part of ``period`` that can be judged: retention has dropped the halves of earlier days (H16).
 
         :raises StoreUnreadable: there is no such part.
         """
@@ -67,7 +67,7 @@ class Snapshot:
 def exported_snapshot(url: str) -> Iterator[Snapshot]:
     """Hold one snapshot of the database at ``url`` open until the block ends.
 
-    Vacuum cannot pass it meanwhile: leave the block as soon as all has been read.
+    It holds back vacuum: leave the block as soon as everything has been read.
 
     :raises StoreUnreadable: no connection, or no tables of ours in it.
     """
@@ -115,7 +115,7 @@ def _store_name(connection: psycopg.Connection) -> StoreName:
 
 
 def store_bytes(connection: psycopg.Connection) -> int:
-    """The size of the store's large tables, without large messages."""
+    """Return the size of the store's large tables, without large messages."""
     trees = " union all ".join(f"select * from pg_partition_tree('{SCHEMA}.{name}')" for name in _LARGE_TABLES)
     row = connection.execute(
         f"select coalesce(sum(pg_relation_size(relid)), 0) from ({trees}) t where isleaf".encode()
@@ -125,7 +125,7 @@ def store_bytes(connection: psycopg.Connection) -> int:
 
 
 def has_keys(connection: psycopg.Connection) -> bool:
-    """Whether the primary keys of halves and ops are there: no id is in one of the tables twice."""
+    """Whether halves and ops have their primary keys, so that no table has an id twice."""
     row = connection.execute(
         "select count(*) from pg_index where indisprimary and indisvalid"
         f" and indrelid in ('{SCHEMA}.half'::regclass, '{SCHEMA}.op'::regclass)".encode()
@@ -135,8 +135,9 @@ def has_keys(connection: psycopg.Connection) -> bool:
 
 
 def is_brief(url: str) -> bool:
-    """Whether a run over the store at ``url`` is too short to earn back what Java's second compiler takes; one that
-    cannot be read has the shortest."""
+    """Whether a run over the store at ``url`` is too short for Java's second compiler to pay off.
+
+    True also if the store cannot be read."""
     try:
         with psycopg.connect(url, application_name="coordinator reconcile") as connection:
             return store_bytes(connection) <= BRIEF_BYTES
@@ -146,7 +147,7 @@ def is_brief(url: str) -> bool:
 
 @contextmanager
 def read_error() -> Iterator[None]:
-    """The database's errors of the block, by either driver, as :class:`StoreUnreadable`."""
+    """Convert the database's errors of the block, by either driver, to :class:`StoreUnreadable`."""
     try:
         yield
     except (psycopg.Error, adbc_driver_manager.Error) as error:

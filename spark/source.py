@@ -1,6 +1,6 @@
-"""``spark.read.format("halfop")``: the store's tables as a Spark data source (R2).
+"""Provide the store's tables as a Spark data source, ``spark.read.format("halfop")`` (R2).
 
-Arrow record batches come from PostgreSQL's binary COPY through ADBC; a task holds one batch at a time. Options:
+ADBC reads Arrow record batches from PostgreSQL's binary COPY; a task holds one batch at a time. Options:
 
 ``table``        one of :data:`spark.schemas.TABLES`; required
 ``columns``      comma-separated, in the order wanted, and numbers of UUIDs besides (:mod:`spark.schemas`); default: all
@@ -72,9 +72,9 @@ _COMPARISONS: Final[dict[type[Filter], str]] = {
 }
 FORMAT: Final = "halfop"
 BYTES_PER_PARTITION: Final = 64 * 1024 * 1024
-#: What one Arrow batch may take in a task, about.
+#: The approximate size of an Arrow batch in a task.
 BATCH_BYTES: Final = 4 * 1024 * 1024
-#: Pages of 8 KiB looked at to split a table evenly: for each partition wanted, and at most.
+#: Pages of 8 KiB that are sampled to split a table evenly: for each partition wanted, and at most.
 SAMPLE_PAGES: Final = 128
 MOST_SAMPLE_PAGES: Final = 4096
 _PAGE: Final = 8192
@@ -85,7 +85,7 @@ _OPTIONS: Final = frozenset(
 
 
 class SourceOptionError(ValueError):
-    """An option of the data source is missing or wrong; says which, and what was expected."""
+    """An option of the data source is missing or wrong; the message names it, and what was expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,10 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, given: dict[str, str]) -> ReadOptions:
-        """:raises SourceOptionError: an unknown option, or a value that cannot be."""
+        """Check the options of a read.
+
+        :raises SourceOptionError: an unknown option, or an invalid value.
+        """
         unknown = sorted(key for key in given if key.lower() not in _OPTIONS)
         if unknown:
             raise SourceOptionError(
@@ -145,7 +148,7 @@ def _moment(given: dict[str, str], option: str, default: datetime) -> datetime:
 
 
 def database_url(credentials: str | None) -> str:
-    """The URL of the database as this process may know it.
+    """Return the URL of the database, from the file or the environment of this process.
 
     :raises SourceOptionError: no file, no variable, or a file that others may read.
     """
@@ -166,7 +169,7 @@ def database_url(credentials: str | None) -> str:
 
 
 class HalfOpSource(DataSource):
-    """The data source ``halfop``; the module says its options."""
+    """The data source ``halfop``; the module's docstring lists its options."""
 
     @classmethod
     def name(cls) -> str:
@@ -181,7 +184,7 @@ class HalfOpSource(DataSource):
 
 
 class KeyRange(InputPartition):
-    """Rows whose key is at or above ``low`` and below ``high``: SQL literals of the key's columns, or no bound."""
+    """A partition: rows with keys from ``low`` to below ``high``, SQL literals of the key's columns; None: no bound."""
 
     def __init__(self, low: tuple[str, ...] | None, high: tuple[str, ...] | None) -> None:
         super().__init__((low, high))
@@ -197,7 +200,7 @@ class HalfOpReader(DataSourceReader):
         self._conditions: list[str] = [read.period.read(read.table.name)]
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the comparisons with a literal that PostgreSQL decides as Spark would; hand back the others."""
+        """Push down comparisons with a literal that PostgreSQL evaluates as Spark does; yield the others back."""
         for pushed in filters:
             condition = condition_sql(self._options.table, pushed)
             if condition is None:
@@ -221,7 +224,7 @@ class HalfOpReader(DataSourceReader):
                 yield self._wanted(rows)
 
     def whole(self) -> pa.Table:
-        """All rows, in this process."""
+        """Read all rows in this process."""
         import pyarrow as pa
 
         with Session(*self._at) as session, session.stream(self._select(KeyRange(None, None))) as reader:
@@ -230,7 +233,7 @@ class HalfOpReader(DataSourceReader):
         return pa.Table.from_batches(map(self._wanted, found.to_batches() or [none]))
 
     def _wanted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns that were asked for: a UUID comes as it is where its numbers are."""
+        """Return the requested columns; the numbers of a UUID are computed from its octets."""
         import pyarrow as pa
 
         words = self._options.table.words
@@ -245,7 +248,7 @@ class HalfOpReader(DataSourceReader):
         return pa.RecordBatch.from_pydict(columns)
 
     def _uuids(self) -> list[str]:
-        """Those whose numbers were asked for."""
+        """Return the UUID columns whose numbers were requested."""
         words = self._options.table.words
         return list(dict.fromkeys(words[name][0] for name in self._options.columns if name in words))
 
@@ -262,7 +265,7 @@ class HalfOpReader(DataSourceReader):
 
 
 def _words(uuids: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The first and the last 64 bits of each UUID, as numbers with a sign."""
+    """Return the first and the last 64 bits of each UUID, as signed numbers."""
     import pyarrow as pa
 
     octets = uuids.storage
@@ -278,9 +281,9 @@ def _words(uuids: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 class Session:
-    """A connection in the run's snapshot, or one of its own, read-only.
+    """Connects read-only to the store, in the run's snapshot or in one of its own.
 
-    It uses ADBC's lower layer: the upper one (DBAPI) imports much into every task that none needs.
+    It uses ADBC's lower layer: the upper one (DBAPI) imports much that no task needs.
     """
 
     def __init__(self, credentials: str | None, snapshot: str | None = None) -> None:
@@ -293,12 +296,12 @@ class Session:
         self._connect(adbc_driver_postgresql.connect, database_url(credentials))
         try:
             if self.rows("select where current_setting('quote_all_identifiers')::boolean"):
-                # the driver then knows no type: it has looked for them before a statement of ours can change that
+                # the driver then knows no type: it queries them before a statement of ours can change the setting
                 self.close()
                 self._connect(adbc_driver_postgresql.connect, _without_quotes(database_url(credentials)))
             self._connection.set_autocommit(False)
             self.do("set transaction isolation level repeatable read read only")
-            # the driver takes all text for UTF-8
+            # the driver assumes that all text is UTF-8
             self.do("set local client_encoding = 'UTF8'")
             if snapshot is not None:
                 self.do(f"set transaction snapshot {literal(snapshot)}")
@@ -333,7 +336,7 @@ class Session:
 
     @contextmanager
     def stream(self, sql: str) -> Iterator[pa.RecordBatchReader]:
-        """What ``sql`` gives, as it arrives."""
+        """Stream the rows of ``sql`` as they are received."""
         import pyarrow as pa
 
         with self._manager.AdbcStatement(self._connection) as statement:
@@ -344,13 +347,13 @@ class Session:
                 yield reader
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """All that ``sql`` gives, which is little."""
+        """Return all rows of ``sql``, which must be few."""
         with self.stream(sql) as reader:
             return [tuple(row.values()) for row in reader.read_all().to_pylist()]
 
 
 def _without_quotes(url: str) -> str:
-    """``url`` for sessions that write a name without quotes where it needs none."""
+    """Return ``url`` with ``quote_all_identifiers`` off, so that sessions quote only names that need it."""
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     given = conninfo_to_dict(url).get("options") or ""
@@ -366,8 +369,7 @@ def _pages(session: Session, table: str) -> int:
 
 
 def _quantiles(session: Session, table: SourceTable, condition: str, pages: int, wanted: int) -> list[tuple[str, ...]]:
-    """``wanted`` - 1 keys that split the rows under ``condition`` evenly, by the real data (R3): a sample of its
-    pages."""
+    """Return ``wanted`` - 1 keys that split the rows under ``condition`` evenly, by a sample of the pages (R3)."""
     if wanted <= 1:
         return []
     looked_at = min(SAMPLE_PAGES * wanted, MOST_SAMPLE_PAGES)
@@ -384,16 +386,16 @@ def _quantiles(session: Session, table: SourceTable, condition: str, pages: int,
             select total, {", ".join(f"{part}::text" for part in table.key)} from sampled
              where place > 1 and (place - 1) * {wanted} / total <> (place - 2) * {wanted} / total order by place"""
         )
-        # a narrow condition can leave too few rows of the sample to split by: then all of them are looked at, once
+        # a narrow condition can leave too few rows of the sample to split by: then all rows are read, once
         if share >= 100 or (rows and int(rows[0][0]) >= 100 * wanted):
             return [tuple(literal(str(value)) for value in row[1:]) for row in rows]
         share = 100.0
 
 
 def literal(value: object) -> str:
-    """``value`` as an SQL literal; the only place where values become SQL text.
+    """Return ``value`` as an SQL literal; this is the only place where values become SQL text.
 
-    :raises TypeError: a type that has none here.
+    :raises TypeError: a value of another type.
     """
     if value is True or value is False:
         return str(value).lower()
@@ -405,13 +407,13 @@ def literal(value: object) -> str:
     if isinstance(value, str):
         if "\0" in value:
             raise TypeError("text with a NUL octet is not PostgreSQL's text")
-        # E'' whatever standard_conforming_strings says
+        # E'' is independent of standard_conforming_strings
         return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
     raise TypeError(f"no SQL literal for {type(value).__name__}")
 
 
 def condition_sql(table: SourceTable, pushed: Filter) -> str | None:
-    """``pushed`` as SQL on ``table``, or ``None`` where PostgreSQL might decide otherwise than Spark."""
+    """Return ``pushed`` as SQL on ``table``, or ``None`` if PostgreSQL might evaluate it otherwise than Spark."""
     attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
     if len(attribute) != 1 or attribute[0] not in table.sql:
         return None
@@ -437,9 +439,9 @@ def condition_sql(table: SourceTable, pushed: Filter) -> str | None:
 
 
 def _literal_of(value: object, spark_type: object, is_uuid: bool) -> str | None:
-    """The literal where value and column are of one kind, else ``None``."""
+    """Return the literal if value and column have the same type, else ``None``."""
     if is_uuid:
-        # only the form that the store shows: text compares like uuid then, and only then
+        # only the store's form of a UUID: only that compares as text like a uuid
         try:
             return literal(value) if isinstance(value, str) and str(uuid.UUID(value)) == value else None
         except ValueError:

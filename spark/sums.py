@@ -1,7 +1,7 @@
-"""A store made small, and what it adds up to in the driver: by address and hour, and for the plots.
+"""Aggregate a store to cells, and add these up in the driver: by address and hour, and for the plots.
 
-What is in order becomes *cells*, counts by address, time and kind, which are few whatever the store's size; everything
-that the report sums up or plots comes from them. The rest keeps its id, and is looked at row by row
+Rows in order become *cells*, counts by address, time and kind, which are few whatever the store's size; all sums and
+plots of the report are computed from them. The other rows keep their ids, and are examined one by one
 (:mod:`spark.checks`).
 """
 
@@ -19,18 +19,18 @@ from spark.directory import Directory
 from spark.ledger import Pair, half_millis, too_early, txn_millis, uuid_text
 from store.ids import moment_of
 
-#: Sums are held against each other hour by hour.
+#: Sums are compared hour by hour.
 HOUR: Final = timedelta(hours=1)
-#: Times from declare to decision are told apart in steps of 2 percent, from this many seconds on.
+#: Times from declare to decision are counted in steps of 2 percent, from this many seconds on.
 SHORTEST: Final = 0.0001
 STEPS_PER_E: Final = 50
 
 
 def halves(stated: DataFrame, width: timedelta) -> DataFrame:
-    """The halves of the period (:func:`spark.ledger.states`), counted by address, slot of ``width`` and outcome.
+    """Count the halves of the period (:func:`spark.ledger.states`) by address, slot of ``width`` and outcome.
 
-    ``address_id, slot, committed, rolled_back, open_txn_id, count``; ``open_txn_id``: not decided, and of this
-    transaction.
+    ``address_id, slot, committed, rolled_back, open_txn_id, count``; ``open_txn_id``: the undecided transaction of
+    these halves.
     """
     return (
         stated.where(f.col("judged") & f.col("half_id").isNotNull())
@@ -46,15 +46,15 @@ def halves(stated: DataFrame, width: timedelta) -> DataFrame:
 
 
 def transactions(found: DataFrame, width: timedelta) -> DataFrame:
-    """Transactions (:func:`spark.ledger.transactions`): those in order counted by when they were decided.
+    """Count the transactions in order (:func:`spark.ledger.transactions`) by the slot of their decision.
 
     ``slot, committed, latency, count, unstored``; ``latency`` is the step of the time from declare to decision,
-    ``unstored`` how many halves were posted, rolled back and never stored. Of one that is not in order ``looked_at``
-    has all columns (``decided_at`` in microseconds): it was not decided once, or its halves are not those that it
-    posted.
+    ``unstored`` how many halves were posted, rolled back and never stored. Of a transaction that is not in order
+    ``looked_at`` has all columns (``decided_at`` in microseconds): it has no decision or several, or other halves than
+    it posted.
     """
     is_committed = f.col("commits") > 0
-    # a moment would come to the driver in the zone of its machine, and without it
+    # the driver would receive a timestamp in the zone of its machine, without the zone
     columns = [f.unix_micros(name).alias(name) if name == "decided_at" else f.col(name) for name in found.columns]
     in_order = (f.col("commits") + f.col("rollbacks") == 1) & (
         ~is_committed | f.coalesce(f.col("posted") == f.col("halves"), f.lit(False))
@@ -72,9 +72,9 @@ def transactions(found: DataFrame, width: timedelta) -> DataFrame:
 
 
 def pairs(marked: DataFrame) -> DataFrame:
-    """Pairs, from what is known of each (:func:`spark.ledger.marked`): those in order counted by group and hour.
+    """Count the pairs in order by group, hour and mark, from the facts about each (:func:`spark.ledger.marked`).
 
-    ``group_id, slot, mark, count``, and of one that is not in order ``half_id``, without a mark.
+    ``group_id, slot, mark, count``; a pair that is not in order has ``half_id``, and no mark.
     """
     summed = marked.groupBy("half_id", "group_id").agg(
         f.try_sum("mark").alias("mark"),
@@ -90,13 +90,13 @@ def pairs(marked: DataFrame) -> DataFrame:
 
 
 def slot(milliseconds: Column, width: timedelta) -> Column:
-    """The number of the slot of ``width`` (an hour or less) in which something was made, from 1970 on."""
+    """Return the number, since 1970, of the slot of ``width`` (an hour or less) that has the moment."""
     return f.call_function("div", milliseconds, f.lit(width // timedelta(milliseconds=1)))
 
 
-#: What is summed by address and hour: halves, and expected pairs by what became of them.
+#: The sums by address and hour: of halves, and of expected pairs by kind.
 BALANCE: Final = ("posted", "committed", "rolled_back", "undecided", "unknown", "expected", *marks.ACCOUNTED)
-#: The last attempt that is told apart.
+#: The last attempt that is counted separately.
 MOST_ATTEMPTS: Final = marks.MOST_ATTEMPTS + 1
 
 _UNIX: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -106,7 +106,7 @@ AddressHour = tuple[int | None, datetime]
 
 
 class Sums:
-    """Adds up cells of this module and the pairs that were looked at."""
+    """Adds up the cells of this module and the pairs that were examined."""
 
     def __init__(self, directory: Directory, width: timedelta) -> None:
         """``width`` is of the slots of halves."""
@@ -119,7 +119,7 @@ class Sums:
         self.attempts: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
 
     def add_halves(self, cell: Any) -> None:
-        """A row of :func:`spark.sums.halves`."""
+        """Add a row of :func:`spark.sums.halves`."""
         at = moment_of_slot(cell.slot, self._width)
         sums = self.balance[cell.address_id, hour_of(at)]
         sums["posted"] += cell["count"]
@@ -134,7 +134,7 @@ class Sums:
         self.outcomes[cell.address_id, at][outcome] += cell["count"]
 
     def add_pairs(self, cell: Any) -> None:
-        """A row of :func:`spark.sums.pairs` that has a mark."""
+        """Add a row of :func:`spark.sums.pairs` that has a mark."""
         pair = marks.unpacked(cell.mark)
         address_id = self._directory.receivers[cell.group_id].address_id
         sums = self.balance[address_id, moment_of_slot(cell.slot, HOUR)]
@@ -143,7 +143,7 @@ class Sums:
         self._add_attempt(pair.accounted, pair.failed_attempts, pair.attempts, cell["count"])
 
     def add_pair(self, pair: Pair) -> None:
-        """A pair of the period that was looked at."""
+        """Add a pair of the period that was examined."""
         if pair.expected:
             sums = self.balance[pair.address_id, hour_of(moment_of(pair.half_id))]
             for name in ("expected", *marks.ACCOUNTED):
@@ -162,15 +162,15 @@ class Sums:
 
 
 def moment_of_slot(slot: int, width: timedelta) -> datetime:
-    """When a slot begins (:func:`spark.sums.slot`)."""
+    """Return when a slot begins (:func:`spark.sums.slot`)."""
     return datetime.fromtimestamp(slot * width.total_seconds(), UTC)
 
 
 def hour_of(moment: datetime) -> datetime:
-    """The beginning of its hour."""
+    """Return the beginning of the moment's hour."""
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
 def moment_of_micros(microseconds: int) -> datetime:
-    """From microseconds since 1970."""
+    """Convert microseconds since 1970 to a moment."""
     return _UNIX + timedelta(microseconds=microseconds)

@@ -1,4 +1,4 @@
-"""A survey of the store: its cells are added up, and what is not in order is looked at and checked."""
+"""Survey the store: add up its cells, and check the rows that are not in order."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from spark.reading import local, receivers
 from spark.slices import Apart, Cells, Weigher, sliced
 from spark.sums import Sums, moment_of_micros
 
-#: As many ids are sent to every task.
+#: The most ids that are sent to every task.
 _MOST_SENT: Final = 1_000_000
-#: Jobs of Spark at once, besides the one in hand.
+#: Jobs of Spark that run at once, besides the current one.
 _JOBS: Final = 2
 #: Dead letters shown, the most frequent first.
 _MOST_ERRORS: Final = 15
@@ -34,8 +34,9 @@ _PAIR: Final = {"half_id": pa.int64(), "group_id": pa.int32()}
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What was read: ``halves`` is of :func:`spark.ledger.halves`, ``stated`` of :func:`spark.ledger.states`.
-    ``weigher``: parts a large store into slices, and then ``stated`` is not asked for. ``small``: all of it fits into
+    """The tables read: ``halves`` is of :func:`spark.ledger.halves`, ``stated`` of :func:`spark.ledger.states`.
+
+    ``weigher``: divides a large store into slices, and then ``stated`` is not used. ``small``: everything fits into
     the driver."""
 
     halves: DataFrame
@@ -48,7 +49,9 @@ class Tables:
 
 
 class Survey:
-    """``width`` is the least distance of points of time in the plots."""
+    """Runs the checks of the store and collects the numbers of the report.
+
+    ``width`` is the least distance of points of time in the plots."""
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class Survey:
         self._dead_letters: list[tuple[int | None, int, str, int]] = []
 
     def findings(self) -> Iterator[Finding]:
-        """All that the checks find; after the last of them :meth:`metrics` has the numbers of all."""
+        """Yield the findings of all checks; after the last one :meth:`metrics` has all numbers."""
         with job_threads(self._spark, _JOBS) as threads:
             transactions = threads.submit(self._parted, self._of_transactions, "looked_at")
             pairs = threads.submit(self._parted, self._of_pairs, "half_id")
@@ -103,7 +106,7 @@ class Survey:
         yield from checks.unbalanced(self._sums.balance, self._look)
 
     def metrics(self) -> Metrics:
-        """The numbers of the report."""
+        """Return the numbers of the report."""
         return measure(
             self._sums,
             self._decisions,
@@ -187,13 +190,13 @@ class Survey:
         yield from self._passed_over()
 
     def _passed_over(self) -> Iterator[Finding]:
-        """R16, of what waits."""
+        """Yield findings of R16 about waiting deliveries."""
         tables, deliveries = self._tables, ledger.delivery_ops(self._tables.op)
         held = waiting.held(self._spark, tables.directory)
         passed = waiting.passed_over(tables.entry, deliveries, held, self._seen_at)
         count = 0
         if not tables.small:
-            # mostly none, and never as many as there are halves: these stay where they are
+            # mostly empty, and always smaller than the halves, which are not shuffled for it
             passed = self._keep(passed)
             count = passed.count()
             if not count:
@@ -203,7 +206,7 @@ class Survey:
             yield checks.passed_over(checks.Waiting(**row.asDict()), self._look)
 
     def _letters(self) -> Iterator[Finding]:
-        """R17, where there is anything of the kind."""
+        """Yield findings of R17, if the store has dead letters or their ops."""
         known = self._tables.directory.letters
         if not known and not self._dead_letters:
             return
@@ -213,7 +216,7 @@ class Survey:
             yield checks.dead_letter_mismatch(checks.Burials(**row.asDict()), self._look)
 
     def _count_dead_letters(self) -> list[tuple[int | None, int, str, int]]:
-        """Address, group, error and count of the period's dead letters, the most frequent first."""
+        """Return address, group, error and count of the period's dead letters, the most frequent first."""
         dead = self._deliveries.where(f.col("decision") == "dead-letter").select("half_id", "group_id", "reason")
         count = sum(counts[1] for counts in self._sums.attempts.values())
         judged = self._tables.halves.where("judged").select("half_id", "address_id")
@@ -229,11 +232,11 @@ class Survey:
         return [(row[0], row[1], row[2], row[3]) for row in rows]
 
     def _together(self, frame: DataFrame, key: str) -> DataFrame:
-        """``frame`` with all rows of one ``key`` in one task."""
+        """Return ``frame`` with all rows of one ``key`` in one task."""
         return frame.coalesce(1) if self._tables.small else frame.repartition(key)
 
     def _parted(self, collapsed: DataFrame, kept: str) -> _Parted:
-        """Cells, and the rows whose column ``kept`` is not null."""
+        """Divide a frame into cells, and the rows to examine, whose column ``kept`` is not null."""
         if self._tables.small:
             rows = collapsed.collect()
             looked_at = [row for row in rows if row[kept] is not None]
@@ -255,13 +258,13 @@ class Survey:
         )
 
     def _sent(self, frame: DataFrame, count: int) -> DataFrame:
-        """``frame``, of ``count`` rows or so, as it is joined with what is large."""
+        """Return ``frame``, of about ``count`` rows, for a join with a large frame: broadcast if it is small."""
         return f.broadcast(frame) if count <= _MOST_SENT else frame
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Parted:
-    """A collapsed frame: its cells, and the rows that are looked at: one by one, or the ids of pairs as a frame."""
+    """A divided frame: its cells, and the rows to examine, one by one, or the ids of pairs as a frame."""
 
     cells: list[Row]
     count: int

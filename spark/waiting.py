@@ -1,16 +1,15 @@
-"""What became of messages behind their ops: those that wait too long (R16), and dead letters (R17).
+"""Find messages that wait too long (R16), and dead letters that do not match their ops (R17).
 
-**Waiting.** The store does not know who listens. That a group has consumers shows in its ops: within the last hour it
-has had a message that was posted later. So a backlog is no finding: nothing passes it over. Nor is what the holder of a
-group has read (it may be in a consumer's hands), what waits behind its message group, and what a link had before: when
-it came back is not known. A consumer gets what is urgent first, and of that what was posted first. So of what is not of
-low priority no consumer can have picked what is passed over for an hour: a selector leaves it out, as those who wrote
-it want. That is a note.
+**Waiting.** The store does not know which groups have consumers. Ops of a group prove it: within the last hour it has
+had a message that was posted later. So a backlog is no finding: no later message passes it over. Nor are entries that
+the holder of a group has read (a consumer may have them), those that wait behind their message group, and those that
+were delivered before: it is not known when they were returned. A consumer gets urgent messages first, and of these the
+oldest first. So if a message without low priority is passed over for an hour, no consumer can have picked it: a
+selector excludes it, as its author intends. That is a note.
 
-**Dead letters.** An op ``dead-letter`` and the letter that it tells of are written in one transaction of the database,
-and both have its moment: what was written in one moment must be as many ops as letters. So neither has to name the
-other, and names of groups that were changed or removed meanwhile do not matter. What a repair has replayed needs no
-letter any more.
+**Dead letters.** An op ``dead-letter`` and its letter are written in one transaction of the database, and both have its
+moment: the rows of one moment must have as many ops as letters. So neither has to name the other, and names of groups
+that were changed or removed meanwhile do not matter. A message that a repair has replayed needs no letter any more.
 """
 
 from __future__ import annotations
@@ -28,27 +27,28 @@ from spark.directory import Directory
 from spark.period import BEGINNING, END, Period
 from spark.reading import local
 
-#: Moments of the database are held against periods by ids, which are of the clocks of instances: so long around an
+#: Moments of the database are compared with periods of ids, which are from the clocks of instances: so long around an
 #: edge a letter may have been read without its op, or the reverse.
 EDGE: Final = timedelta(hours=1)
-#: How the reason of a repair's op begins (``store/repairs.py``).
+#: The beginning of the reason of a repair's op (``store/repairs.py``).
 _REPAIRED: Final = "reconciliation"
-#: For how long a message may be available.
+#: The time a message may be available and passed over.
 LONGEST: Final = timedelta(hours=1)
-#: The priority of messages that say none, which the holder of a group reads by range.
+#: The priority of messages that name none, which the holder of a group reads by range.
 _DEFAULT: Final = 4
 _HELD: Final = {"group_id": pa.int32(), "through": pa.int64()}
 
 
 def held(spark: SparkSession, directory: Directory) -> DataFrame:
-    """``group_id, through``: up to which entry the holder of a group has read it."""
+    """Create a frame of the entry up to which the holder of a group has read it: ``group_id, through``."""
     return local(spark, _HELD, ({"group_id": key, "through": value} for key, value in directory.held.items()))
 
 
 def passed_over(entry: DataFrame, deliveries: DataFrame, held_through: DataFrame, seen_at: datetime) -> DataFrame:
-    """``half_id, group_id, since, yields``: the pairs that are available for longer than ``LONGEST``, and passed over
-    since; ``since`` in microseconds since 1970. ``yields``: its priority is below the default, and so most of what
-    comes later goes first.
+    """Return the pairs that are available for longer than ``LONGEST``, and passed over.
+
+    ``half_id, group_id, since, yields``; ``since`` in microseconds since 1970. ``yields``: its priority is below the
+    default, so that most later messages precede it.
 
     ``deliveries`` is of :func:`spark.ledger.delivery_ops`.
     """
@@ -77,14 +77,15 @@ def passed_over(entry: DataFrame, deliveries: DataFrame, held_through: DataFrame
 
 
 def of_the_period(passed: DataFrame, halves: DataFrame) -> DataFrame:
-    """Of the pairs of :func:`passed_over` those of the period, with ``txn_id, address_id`` of their halves. ``halves``
-    is of :func:`spark.ledger.halves`."""
+    """Return the pairs of :func:`passed_over` that are of the period, with ``txn_id, address_id`` of their halves.
+
+    ``halves`` is of :func:`spark.ledger.halves`."""
     known = halves.where("judged").select("half_id", "txn_high", "txn_low", "address_id")
     return ledger.with_txn_id(passed.join(known, "half_id")).drop("txn_high", "txn_low")
 
 
 def unmatched(deliveries: DataFrame, halves: DataFrame, letters: Collection[int], period: Period) -> DataFrame:
-    """The moments of ``period`` at which ops and letters are not as many.
+    """Return the moments of ``period`` at which the numbers of ops and letters differ.
 
     ``at`` (microseconds since 1970), ``ops, letters, half_id, group_id, letter_id``: how many of each, and one of them.
     ``deliveries`` is of :func:`spark.ledger.delivery_ops`, ``halves`` of :func:`spark.ledger.halves`, ``letters`` are
@@ -117,7 +118,7 @@ def unmatched(deliveries: DataFrame, halves: DataFrame, letters: Collection[int]
 
 
 def _not_replayed(deliveries: DataFrame) -> DataFrame:
-    """The ops ``dead-letter``, without those whose message a repair has replayed since (:mod:`store.repairs`)."""
+    """Return the ops ``dead-letter``, except those whose message a repair has replayed since (:mod:`store.repairs`)."""
     repaired = (f.col("decision") == "release") & f.startswith("reason", f.lit(_REPAIRED))
     since = deliveries.where(repaired).groupBy("half_id", "group_id").agg(f.max("decided_at").alias("repaired_at"))
     buried = deliveries.where(f.col("decision") == "dead-letter")
@@ -126,6 +127,6 @@ def _not_replayed(deliveries: DataFrame) -> DataFrame:
 
 
 def judged(period: Period) -> tuple[datetime, datetime]:
-    """The moments of the database that are judged for ``period``: not those around an edge."""
+    """Return the moments of the database that are judged for ``period``, without those around an edge."""
     since = period.since if period.since == BEGINNING else period.since + EDGE
     return since, period.until if period.until == END else max(since, period.until - EDGE)

@@ -1,4 +1,4 @@
-"""Addresses and consumer groups for administration: make one, list all, show one, change policies."""
+"""Administer addresses and consumer groups: make one, list all, show one, change policies."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class Group:
     on_expiry: str
     max_attempts: int
     retry: str
-    #: names of those that are its own
+    #: names of the policies that are its own
     own_policies: tuple[str, ...]
-    #: the last one, or one under way (H17)
+    #: the last seek, or one under way (H17)
     seek: Seek | None
 
 
@@ -79,9 +79,9 @@ class AddressDetail:
     on_expiry: str
     max_attempts: int
     retry: str
-    #: None: as long as the settings say
+    #: None: the settings decide
     retention_hours: int | None
-    #: of transactions whose first message goes to it; None: as the settings say
+    #: for transactions whose first message was posted to it; None: the settings decide
     check_immunity_ms: int | None
     check_interval_ms: int | None
     check_most: int | None
@@ -129,14 +129,15 @@ def add(
 
 
 def kind_of(connection: Connection, name: str) -> str | None:
-    """The kind of the address; None: there is none. Whether it is fifo never changes."""
+    """Return the kind of the address; None: there is no such address. Whether it is fifo never changes."""
     with boundary():
         return connection.scalar(select(address.c.kind).where(address.c.name == name))
 
 
 def change(connection: Connection, name: str, changes: Mapping[str, object]) -> bool:
-    """Set policies of an address, by the names of their columns; commits, and notifies all instances. False: there is
-    no such address. One that was made on use counts from now on as made by administration.
+    """Set policies of an address, by the names of their columns; commits, and notifies all instances.
+
+    False: there is no such address. One that was made on use counts from now on as made by administration.
     """
     with boundary():
         found = connection.execute(
@@ -152,7 +153,7 @@ def change(connection: Connection, name: str, changes: Mapping[str, object]) -> 
 
 
 def all_addresses(connection: Connection) -> list[AddressLine]:
-    """All addresses by name, each with its messages counted: reads all entries and undecided transactions."""
+    """Return all addresses by name, each with its messages counted: reads all entries and undecided transactions."""
     with boundary():
         rows = connection.execute(select(addresses_view).order_by(addresses_view.c.address)).all()
     return [
@@ -171,7 +172,7 @@ def all_addresses(connection: Connection) -> list[AddressLine]:
 
 
 def one_address(connection: Connection, name: str) -> AddressDetail | None:
-    """The address called ``name`` with its groups; None: there is none."""
+    """Return the address ``name`` with its groups; None: there is no such address."""
     with boundary():
         found = connection.execute(select(address).where(address.c.name == name)).one_or_none()
         if found is None:
@@ -198,8 +199,9 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
 
 
 def all_groups(connection: Connection, name: str | None = None) -> tuple[Group, ...]:
-    """All consumer groups by address and name, or those of the address ``name``, with their messages counted: reads
-    their entries.
+    """Return all consumer groups by address and name, or those of the address ``name``, with their messages counted.
+
+    It reads their entries.
     """
     with boundary():
         return _groups(connection, true() if name is None else groups_view.c.address == name)
@@ -235,19 +237,19 @@ def _total(counts: Sequence[Counts]) -> Counts:
     return Counts(**{state: sum(getattr(each, state) for each in counts) for state in STATES})
 
 
-# Consumer groups for administration: find one, change its policies.
+# Administration of consumer groups: find one, change its policies.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a group is looked for. ``group``: its id; None: the address has no such group."""
+    """The result of :func:`find_group`. ``group``: its id; None: the address has no such group."""
 
     topic: bool
     group: int | None
 
 
 def find_group(connection: Connection, of: str, name: str) -> Place | None:
-    """The group ``name`` of the address ``of``, ``''`` for the default one of a queue; None: no such address."""
+    """Find the group ``name`` of the address ``of``, ``''`` for the default one of a queue; None: no such address."""
     with boundary():
         found = connection.execute(
             select(address.c.routing, consumer_group.c.id)
@@ -258,8 +260,9 @@ def find_group(connection: Connection, of: str, name: str) -> Place | None:
 
 
 def change_group(connection: Connection, of: str, group: int, changes: Mapping[str, object]) -> bool:
-    """Set policies that a group of the address ``of`` has of its own, by the names of their columns; None: as the
-    address has it. Commits, and notifies all instances. False: the group was removed meanwhile.
+    """Set a group's own policies, by the names of their columns; commits, and notifies all instances.
+
+    ``of``: its address. A value of None: the policy of the address applies. False: the group was removed meanwhile.
     """
     with boundary():
         changed = update(consumer_group).where(consumer_group.c.id == group).values(**changes)

@@ -1,4 +1,4 @@
-"""One-dimensional arrays in PostgreSQL's binary format: the parameters of the batch statement and of questions.
+"""Encode one-dimensional arrays in PostgreSQL's binary format, the parameters of the batch statement and of queries.
 
 Layout (PostgreSQL, ``array_send``): int32 dimensions, int32 has-nulls, int32 element OID, then per dimension int32
 length and int32 lower bound, then per element an int32 length and its bytes. An empty array has no dimension.
@@ -24,7 +24,7 @@ _SHORT_LENGTHS = [_LENGTH(size) for size in range(4096)]
 _SIXTEEN = _LENGTH(16)
 
 _module = compiled("store._packing")
-#: the array of a plain list (with type and width); None: it has to be looked at here
+#: encode a plain list (with type and width); None: it must be encoded in Python
 _pack_fixed: Callable[[Sequence[int], int, int], bytes | None] | None = None if _module is None else _module.fixed
 _pack_varying: Callable[[Sequence[Octets], int], bytes | None] | None = None if _module is None else _module.varying
 
@@ -61,12 +61,12 @@ def int2(values: Sequence[int]) -> bytes:
 
 
 def timestamptz(values: Sequence[int]) -> bytes:
-    """``values``: microseconds since 2000-01-01 UTC; the largest stands for infinity, the smallest for -infinity."""
+    """Encode microseconds since 2000-01-01 UTC; the largest value is infinity, the smallest -infinity."""
     return _fixed(values, TIMESTAMPTZ, 8, "iq")
 
 
 def uuid(values: Sequence[bytes]) -> bytes:
-    """``values``: 16 octets each."""
+    """Encode UUIDs of 16 octets each."""
     count = len(values)
     if not count:
         return _EMPTY[UUID]
@@ -96,10 +96,10 @@ def bytea(values: Sequence[Octets]) -> bytes:
 
 
 def octets_of(text: str) -> bytes:
-    """An element for :func:`text`: PostgreSQL has no NUL in a text."""
+    """Encode an element for :func:`text`, without NUL, which PostgreSQL's text cannot have."""
     return text.replace("\0", "").encode()
 
 
 def text(values: Sequence[bytes]) -> bytes:
-    """``values``: UTF-8 without NUL."""
+    """Encode texts, which are UTF-8 without NUL."""
     return _varying(values, TEXT)

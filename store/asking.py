@@ -1,8 +1,8 @@
-"""Asks the store's questions, one after the other, on a connection of their own.
+"""Run a worker's queries of the store, one after the other, on a connection of their own.
 
-Answers come by callback, in order. A question whose connection was lost is asked again if that does no harm
-(``Query.again``), once the server process that was at work on it has ended: otherwise it could take effect after
-questions that were asked later. One that is refused is asked again where it must take effect (``Query.must``).
+Callbacks receive the answers, in order. A query whose connection was lost is run again if that does no harm
+(``Query.again``), once the server process that was running it has ended: otherwise it could take effect after later
+queries. A query that was refused and must take effect (``Query.must``) is run again, too.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from store.tables import SCHEMA
 
 # Statements that name the partitions of the days they need, so that they cost the same however many days are kept.
 #
-# A statement over the whole of ``half`` locks and opens every partition each time it runs. An id tells its day: so a
-# statement names the few days in which it looks. When it meets the half of another day it ends with an error, and is
-# asked again with that day, too (:mod:`store.asking`).
+# A statement over the whole of ``half`` locks and opens every partition each time it runs. An id contains its day: so a
+# statement names the few days that it reads. When it needs the half of another day it ends with an error, and is run
+# again with that day, too (:mod:`store.asking`).
 
-#: The message of ``p.half_id``, whatever its day. For ``any`` see :mod:`store.commit.parts`.
+#: Selects the message of ``p.half_id``, whatever its day. For ``any`` see :mod:`store.commit.parts`.
 FROM_ALL_PARTITIONS: str = f"select message from {SCHEMA}.half where id = any(array[p.half_id])"
 
-#: A statement of more days than these looks in all partitions.
+#: A query that needs more days than these reads all partitions, or only the latest day that it needs.
 MOST_DAYS = 3
 
 
 def of_days(sql: str, days: Sequence[date]) -> str:
-    """``sql`` with :data:`FROM_ALL_PARTITIONS` in it, looking in ``days`` only."""
+    """Return ``sql``, which contains :data:`FROM_ALL_PARTITIONS`, changed to read the partitions of ``days`` only."""
     # The parts of a union that have conditions are planned by themselves, with ``p.half_id`` as a value.
     looks = [f"select message from {SCHEMA}.half_{day:%Y%m%d} where id = p.half_id" for day in days]
     bounds = [(_first(day), _first(day + timedelta(days=1))) for day in days]
@@ -52,28 +52,31 @@ def _first(day: date) -> int:
     return id_at(begin_of(day))
 
 
-# Questions that must take effect, and were refused for a reason that may pass: asked again, after pauses that grow.
+# Queries that must take effect, and were refused for a temporary reason, are run again after growing pauses.
 #
-# Others go on meanwhile, but for those that stand in line behind one: a message group that is given up, and claimed
-# anew, would be given up once more.
+# Other queries run meanwhile, except those of the same line: otherwise a message group that is given up, and then
+# claimed anew, would be given up once more.
 
 PAUSES = Backoff(first=0.1, longest=30.0)
-#: Questions that pause; a further one that is refused is not asked again.
+#: The most queries that pause; a further one that is refused is not run again.
 MOST_PAUSING = 10_000
-#: How often the log says that a question is refused.
+#: How often the log repeats that a query is refused.
 SAY_AGAIN_SECONDS = 30.0
 
 
 class RetryQueue:
-    """``again`` is called with questions to be asked now, in this order, before all that wait."""
+    """Holds refused queries that must take effect, and the queries behind them, until they are run again.
+
+    ``again`` is called with the queries to be run now, in this order, before all that wait.
+    """
 
     def __init__(self, loop: Loop, again: Callable[[deque[Asked]], None]) -> None:
         self._loop = loop
         self._again = again
         self._pausing = 0
-        #: by line and what it is about: the question that pauses, and those behind it
+        #: by line and first parameter: the query that pauses, and those behind it
         self._lines: dict[tuple[str, bytes | None], deque[Asked]] = {}
-        #: by name of the question: when the log said last that it is refused, and how often it was since
+        #: by name of the query: when its refusal was last logged, and how often it was refused since
         self._said: dict[bytes, tuple[float, int]] = {}
 
     @property
@@ -81,7 +84,7 @@ class RetryQueue:
         return self._pausing + sum(len(line) - 1 for line in self._lines.values())
 
     def behind(self, asked: Asked) -> bool:
-        """Whether it stands behind one that pauses; then it is asked after that one."""
+        """Whether the query is behind one of its line that pauses; then it is queued, to run after that one."""
         line = self._lines.get(_line(asked)) if self._lines else None
         if line is None:
             return False
@@ -89,7 +92,7 @@ class RetryQueue:
         return True
 
     def refused(self, asked: Asked, error: StoreError) -> bool:
-        """Whether it is asked again."""
+        """Whether the refused query is run again; then its pause begins."""
         if not asked.query.must or not isinstance(error, Contended | StoreInTrouble) or self._pausing >= MOST_PAUSING:
             return False
         asked = asked._replace(refusals=asked.refusals + 1)
@@ -108,7 +111,7 @@ class RetryQueue:
         self._again(line)
 
     def _say(self, asked: Asked, error: StoreError, pause: float) -> None:
-        """At once when it is the first of its name, and then once in a while."""
+        """Log a refusal: the first of its name at once, then one each :data:`SAY_AGAIN_SECONDS`."""
         name = asked.query.name
         said_at, times = self._said.get(name, (0.0, 0))
         now, times = time.monotonic(), times + 1
@@ -124,36 +127,36 @@ def _line(asked: Asked) -> tuple[str, bytes | None]:
 
 log = structlog.get_logger(__name__)
 
-#: Values as psycopg loads them: int, str, bool, bytes, None. Queries cast what would become anything else.
+#: Values as psycopg loads them: int, str, bool, bytes, None. Queries cast values of other types.
 Row = tuple[Any, ...]
 T = TypeVar("T")
 
 
 def nothing(_: list[Row]) -> None:
-    """The answer to a question that returns no rows."""
+    """Return None: the ``answer`` of a query that returns no rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[T]):
-    """``sql`` with binary parameters ``$1``…; ``answer`` turns its rows into the answer."""
+    """A prepared query: ``sql`` with binary parameters ``$1``…; ``answer`` converts its rows to the answer."""
 
     name: bytes
     sql: str
     answer: Callable[[list[Row]], T]
-    #: Whether it may be asked again after its connection was lost. Otherwise the answer is StoreUnavailable, given
-    #: once the question can no longer take effect.
+    #: Whether it may be run again after its connection was lost. Otherwise the answer is StoreUnavailable, given
+    #: once the query can no longer take effect.
     again: bool = True
-    #: Whether it reads messages for one client that wants to see them: however many there are of these, others go
-    #: first most of the time.
+    #: Whether it reads messages for one client that browses them: however many such queries wait, others precede them
+    #: most of the time.
     aside: bool = False
-    #: Whether it must take effect: refused for a reason that may pass, it is asked again until it is answered.
+    #: Whether it must take effect: refused for a temporary reason, it is run again until it is answered.
     must: bool = False
-    #: Of questions of one line with the same first parameter, none is asked before one that is asked again.
+    #: Queries of one line with the same first parameter wait for the one of them that is to be run again.
     line: str = ""
 
     @property
     def by_day(self) -> bool:
-        """Whether it reads messages, so that it can be asked of the partitions of a few days alone."""
+        """Whether it reads messages, so that it can be restricted to the partitions of a few days."""
         return FROM_ALL_PARTITIONS in self.sql
 
 
@@ -166,7 +169,7 @@ HALF_ID_OCTETS = 8
 _NO_TABLE = "42P01"
 
 #: A connection plans a statement once, perhaps before the tables were ever analysed. Plans that read and sort a whole
-#: group (bitmap, hash) look cheap then, and would be kept.
+#: group (bitmap, hash) seem cheap then, and would be kept.
 SETUP = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set work_mem = '32MB'; "
@@ -176,25 +179,25 @@ SETUP = (
 
 
 class Days:
-    """The days in which the subject of a question (a group, or one half) is known to have its messages."""
+    """Remembers the days that have the messages of a query's subject (a group, or one half)."""
 
     def __init__(self) -> None:
-        #: by subject: its days (none: all), and until when they are remembered
+        #: by subject: its days (empty: all), and until when they are remembered
         self._known: OrderedDict[bytes | None, tuple[tuple[date, ...], float]] = OrderedDict()
         self._sql: dict[tuple[bytes, tuple[date, ...]], tuple[bytes, str]] = {}
-        #: how often the question under way was asked
+        #: how often the query under way was sent
         self._asked = 0
 
     @property
     def full(self) -> bool:
-        """Statements for days have many names; most are of days gone by, and need not stay prepared."""
+        """Whether too many statements are prepared; most of them are for past days and no longer needed."""
         return len(self._sql) >= MOST_STATEMENTS
 
     def clear(self) -> None:
         self._sql.clear()
 
     def statement(self, query: Query[Any], subject: bytes | None) -> tuple[bytes, str]:
-        """The query's name and SQL for the days of ``subject``."""
+        """Return the query's name and SQL for the days of ``subject``."""
         self._asked += 1
         days = self._of(subject)
         if not days:
@@ -217,7 +220,7 @@ class Days:
         self._asked = 0
 
     def other(self, subject: bytes | None, error: StoreError) -> bool:
-        """Whether to ask again, of other days: the days were too few, or one has no partition any more."""
+        """Whether to run the query again for other days: a day was missing, or has no partition any more."""
         days = self._of(subject)
         if isinstance(error, Elsewhere) and self._asked < 2 * MOST_DAYS:
             # In a backlog of many days the search has moved on: earlier days are not needed any more.
@@ -232,12 +235,12 @@ class Days:
         return True
 
 
-#: Of the time, while other questions wait, one part is for those that stand aside.
+#: While other queries wait, one part of the time in so many is for the queries aside.
 PARTS = 8
 
 
 class Asked(NamedTuple):
-    """A question with its parameters, what takes the answer, and how often it was refused."""
+    """A query to run, with its parameters, the callback for its answer, and the number of its refusals."""
 
     query: Query[Any]
     parameters: Sequence[bytes | None]
@@ -246,8 +249,10 @@ class Asked(NamedTuple):
 
 
 class Queries:
-    """``notified(channel, payload)`` is called with notices of other instances, ``connected()`` at each new connection
-    (notices may have been missed).
+    """Runs queries one after the other on one connection, and receives the notices of other instances.
+
+    ``notified(channel, payload)`` is called with each notice, ``connected()`` at each new connection (notices may have
+    been missed).
     """
 
     def __init__(
@@ -259,19 +264,19 @@ class Queries:
         connected: Callable[[], None],
     ) -> None:
         self._loop = loop
-        #: in their order; those that stand aside in a line of their own
+        #: queries that wait, in order; those aside in a line of their own
         self._waiting: deque[Asked] = deque()
         self._aside: deque[Asked] = deque()
-        #: the one that is asked now, or again
+        #: the query under way, or to be sent again
         self._now: Asked | None = None
         self._begun = 0.0
-        #: while others wait, when the next of the line aside may be asked
+        #: when the next query of the line aside may be run, while others wait
         self._aside_from = 0.0
         self._busy = False
         self._backend = NO_BACKEND
-        #: a question was under way when the connection was lost: its server process may still be at work on it
+        #: True if a query was under way when the connection was lost: its server process may still be running it
         self._doubtful = False
-        #: callbacks of questions that are not asked again
+        #: callbacks of queries that are not run again
         self._in_doubt: list[Callable[[Any], None]] = []
         self._notified = notified
         self._told = connected
@@ -305,7 +310,7 @@ class Queries:
         self._kick()
 
     def _next(self) -> Asked | None:
-        """What stands aside has one part in :data:`PARTS` of the time, or all that the others leave."""
+        """Choose the next query. Those aside get one part in :data:`PARTS` of the time, or what the others leave."""
         while self._now is None and (self._waiting or self._aside):
             aside = self._aside and (not self._waiting or time.monotonic() >= self._aside_from)
             asked = (self._aside if aside else self._waiting).popleft()
@@ -366,7 +371,7 @@ class Queries:
             self._loop.contain(callback)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
-        """Call ``then`` with the answer; a defect in it costs no other question."""
+        """Call the callback; an exception in it affects no other query."""
         try:
             callback(*arguments)
         except Exception:  # noqa: BLE001 - whatever it is, it is the asker's

@@ -1,7 +1,7 @@
-"""Who has decided what, when, from where and why (S10): a row in the SQL transaction of the change that it tells of.
+"""Record who has decided what, when, from where and why (S10): a row in the SQL transaction of the change itself.
 
-A command of many SQL transactions, such as a purge, has its row in the first. No row can be changed, and none be
-deleted for :data:`store.tables.AUDIT_DAYS` days: a trigger refuses it.
+A command of many SQL transactions, such as a purge, has its row in the first. Rows cannot be changed, nor deleted
+for :data:`store.tables.AUDIT_DAYS` days: a trigger refuses it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sqlalchemy import Connection, delete, func, insert, or_, select
 from store.errors import boundary
 from store.tables import AUDIT_DAYS, audit
 
-#: Characters of a reason.
+#: The most characters of a reason.
 LONGEST_REASON = 1000
-#: Rows are kept for so long at least.
+#: The least time that rows are kept.
 SHORTEST_KEPT = timedelta(days=AUDIT_DAYS)
 #: Rows deleted in one SQL transaction.
 CHUNK = 10_000
@@ -28,14 +28,14 @@ _ACTOR: Final = "actor"
 
 
 class Action(StrEnum):
-    """What was done."""
+    """The recorded actions."""
 
     LOGIN_FAILED = "login-failed"
     RESOLVE = "resolve"
     RESUME = "resume"
     #: of dead letters
     REPLAY = "replay"
-    #: of what a reconciliation has found
+    #: of a reconciliation's findings
     REPAIR = "repair"
     SEEK = "seek"
     PURGE = "purge"
@@ -58,7 +58,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """The person behind a connection: their user of the operating system, the host, and why they do it."""
+    """The person behind a connection: their user of the operating system, the host, and the reason they give."""
 
     os_user: str
     host: str
@@ -67,7 +67,7 @@ class Actor:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A row. ``os_user`` and ``client_user``: one of them, or None, where a program did it."""
+    """A row of the audit. At most one of ``os_user`` and ``client_user`` is set: neither, if a program did it."""
 
     at: datetime
     action: str
@@ -83,7 +83,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which rows; None: all. ``who``: a user of any of the three kinds."""
+    """Selects rows of the audit; None: all. ``who``: a user of any of the three kinds."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -92,7 +92,7 @@ class Wanted:
 
 
 def act_as(connection: Connection, actor: Actor) -> None:
-    """What is noted on this connection from now on was done by ``actor``."""
+    """Record ``actor`` in all rows that are added on this connection from now on."""
     connection.info[_ACTOR] = actor
 
 
@@ -104,7 +104,7 @@ def note(
 
 
 def note_each(connection: Connection, action: Action, told: Sequence[tuple[str | None, Mapping[str, object]]]) -> None:
-    """The same of some changes, at least one: the subject and the detail of each."""
+    """Add rows for several changes, at least one: the subject and the detail of each."""
     actor: Actor | None = connection.info.get(_ACTOR)
     by = {} if actor is None else {"os_user": actor.os_user, "place": actor.host, "reason": actor.reason}
     rows = [{"action": action, "subject": subject, "detail": dict(detail), **by} for subject, detail in told]
@@ -112,7 +112,7 @@ def note_each(connection: Connection, action: Action, told: Sequence[tuple[str |
 
 
 def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:
-    """The last ``most`` of the rows, the oldest first."""
+    """Return the last ``most`` of the wanted rows, the oldest first."""
     query = select(*(column for column in audit.c if column is not audit.c.id))
     if wanted.since is not None:
         query = query.where(audit.c.at >= wanted.since)

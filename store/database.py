@@ -1,4 +1,4 @@
-"""Synchronous connections for all that is not on the path of a message: SQLAlchemy Core over psycopg."""
+"""Open synchronous connections for everything off the path of a message: SQLAlchemy Core over psycopg."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from store.errors import DatabaseUrlInvalid, NoAnswer, OldPrimary, StoreUnavaila
 from store.session import ASK, KEEPALIVE, SEEN, SETTINGS, Timeline, in_turn, old_primary, read
 
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
-#: or for what an application still does in it (X2, X3).
+#: or an application may keep its SQL transaction open (X2, X3).
 LONGEST_WAIT = text("set local lock_timeout = '10s'")
-#: For the rest of an SQL transaction: the planner would read small tables, or those that it takes for small, whole; and
-#: it would compile a question, which takes longer than to answer it.
+#: For the rest of an SQL transaction: the planner would scan tables that are small, or that it assumes to be small; and
+#: it would compile a query, which takes longer than running it.
 BY_INDEX = text("set local enable_seqscan = off; set local jit = off")
 
 
@@ -61,8 +61,9 @@ def _unreadable() -> DatabaseUrlInvalid:
 
 
 def _behind_password(url: str) -> str:
-    """What libpq takes for hosts, ports and database. A @ in it ends a password with an @ or a / that is not escaped:
-    what comes before is part of the password.
+    """Return the part of a URL that libpq reads as hosts, ports and database.
+
+    A @ in it ends a password that has an unescaped @ or /: the text before is part of the password.
     """
     rest = url.partition("://")[2]
     if found := re.match("[^/@]*@", rest):
@@ -71,7 +72,7 @@ def _behind_password(url: str) -> str:
 
 
 def place(url: str) -> str:
-    """Host, port and database of ``url``, for a log; no user and no password."""
+    """Return host, port and database of ``url``, for a log, without user and password."""
     parts = conninfo_to_dict(check_url(url))
     host = str(parts.get("host") or parts.get("hostaddr") or "localhost")
     return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or parts.get('user') or ''}"
@@ -86,34 +87,37 @@ class Patience:
     connect_seconds: int = 10
     statement_seconds: float = 0.0
     lock_seconds: float = 0.0
-    #: between two statements of a transaction; None: as ``statement_seconds``
+    #: limit between two statements of a transaction; None: as ``statement_seconds``
     idle_seconds: float | None = None
-    #: without an answer for so long the connection is given up, but where statements have no limit only if the server
-    #: takes no new connection either; 0: never
+    #: time without an answer after which the connection is closed; if statements have no limit, only if the server
+    #: accepts no new connection either; 0: never
     answer_seconds: float = 0.0
 
 
-#: For commands whose work takes as long as it takes.
+#: For commands whose work has no time limit.
 ENDLESS = Patience()
-#: For commands whose work is a moment's: they end where another session, or a server that was stopped, holds them up.
+#: For commands whose work is short: they end if another session, or a stopped server, blocks them.
 BRIEF = Patience(statement_seconds=25.0, lock_seconds=10.0, idle_seconds=0.0, answer_seconds=30.0)
-#: For commands that count all that waits, which is much in a large store.
+#: For commands that count all waiting messages, which takes long in a large store.
 COUNTING = Patience(lock_seconds=10.0, answer_seconds=15.0)
 
 
 class _Connection(psycopg.Connection[tuple[object, ...]]):
-    """One that gives up a server which does not answer. Limits of the server do not help where it is stopped, nor do
-    those of the kernel, which acknowledges for it.
+    """A connection that is closed if the server does not answer.
+
+    Limits of the server do not help if it is stopped, nor do those of the kernel, which acknowledges for it.
     """
 
     given = ""
     patience = ENDLESS
-    #: where the server was when the connection was made
+    #: the server's timeline when the connection was made
     at: Timeline | None = None
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """:raises NoAnswer: the connection is closed.
-        :raises OldPrimary: likewise; another server has taken the place of its own.
+        """Wait for an answer, within the limits of ``patience``.
+
+        :raises NoAnswer: the limit is over; the connection is closed.
+        :raises OldPrimary: another server has replaced its server; the connection is closed.
         """
         answer = self._wait(gen, interval, timeout)
         if SEEN.above(self.at):
@@ -138,7 +142,7 @@ class _Connection(psycopg.Connection[tuple[object, ...]]):
                     raise NoAnswer(f"the server has not answered for {waited:g} s; {done}") from None
 
     def _takes_another(self) -> bool:
-        """Whether the same server does, of those that the URL may name."""
+        """Whether the same server, of those in the URL, accepts another connection."""
         same = make_conninfo(self.given, host=self.info.host, port=self.info.port)
         try:
             psycopg.connect(same, connect_timeout=self.patience.connect_seconds).close()
@@ -150,11 +154,11 @@ class _Connection(psycopg.Connection[tuple[object, ...]]):
 
 
 def engine(url: str, *, application_name: str = "coordinator", patience: Patience = ENDLESS) -> Engine:
-    """An engine without a pool, as administration uses a connection once. libpq reads the whole ``url``."""
+    """Return an engine without a pool, as administration uses a connection once. libpq reads the whole ``url``."""
     check_url(url)
 
     def connect() -> psycopg.Connection[tuple[object, ...]]:
-        # whatever the database or the environment says: with SQL_ASCII the driver takes text for octets
+        # despite the database and the environment: with SQL_ASCII the driver returns text as octets
         ours: dict[str, str | int | None] = {
             "client_encoding": "utf8",
             "application_name": application_name,
@@ -170,10 +174,13 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
 
 
 def _open(given: str, patience: Patience) -> _Connection:
-    """:raises OldPrimary: what takes the connection was left behind."""
+    """Open and set up a connection.
+
+    :raises OldPrimary: another server has replaced the one that accepts the connection.
+    """
     connection = _Connection.connect(given)
     connection.given, connection.patience = given, patience
-    # Set also where there is no limit: a role or a database may have limits of its own.
+    # Set even if there is no limit: a role or a database may have limits of its own.
     idle = patience.statement_seconds if patience.idle_seconds is None else patience.idle_seconds
     limits = {
         "statement_timeout": patience.statement_seconds,
@@ -192,9 +199,9 @@ def _open(given: str, patience: Patience) -> _Connection:
 
 @contextmanager
 def connected(url: str, *, application_name: str = "coordinator", patience: Patience = ENDLESS) -> Iterator[Connection]:
-    """One connection; the caller commits. Driver errors become those of :mod:`store.errors`.
+    """Open one connection for the block; the caller commits. Driver errors become those of :mod:`store.errors`.
 
-    :raises StoreUnavailable: when the database is away, naming the place.
+    :raises StoreUnavailable: when the database is away, with its host, port and name.
     """
     try:
         with boundary():

@@ -1,4 +1,4 @@
-"""Dead letters (rule D4): commands list, read and replay them; instances lease the entries that are to become some."""
+"""List, read and replay dead letters (rule D4); lease the failed entries that instances convert to dead letters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REPLAYED = "replayed"
 
 #: Letters replayed in one SQL transaction.
 CHUNK = 100
-#: Octets of a message that are read at first to see where it came from.
+#: The octets of a message that are read at first to find where it came from.
 HEAD_OCTETS = 1 << 16
 #: above all ids of entries
 _NO_ID = 1 << 63
@@ -52,14 +52,16 @@ class Box:
 
     name: str
     letters: int
-    #: when the oldest of them became one
+    #: when the oldest one became a dead letter
     oldest: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A dead letter. ``id``: of its entry, where all else calls it by its ``half_id``; ``head``: the message, or its
-    beginning; ``size`` in octets.
+    """A dead letter.
+
+    ``id``: of its entry, while everything else names it by its ``half_id``; ``head``: the message, or its beginning;
+    ``size`` in octets.
     """
 
     id: int
@@ -82,21 +84,21 @@ class Goal:
     fifo: bool
 
 
-#: Where a letter goes, and on which terms; text: why it stays.
+#: Decides where a letter is replayed to, and on which terms; a text is the reason why it stays.
 Decide = Callable[[Stored], tuple[Goal, DeliveryTerms] | str]
 _Moved = tuple[Stored, Goal, DeliveryTerms]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """``ids``: of the halves of the letters that were replayed; ``left``: the others, each with the reason."""
+    """The result of a replay. ``ids``: halves of the replayed letters; ``left``: the others, each with the reason."""
 
     ids: tuple[int, ...]
     left: tuple[tuple[int, str], ...]
 
 
 def boxes(connection: Connection) -> list[Box]:
-    """All addresses of dead letters, by name."""
+    """Return all addresses of dead letters, by name."""
     counted = (
         select(consumer_group.c.address_id, func.count().label("letters"), func.min(entry.c.half_id).label("oldest"))
         .join(entry, entry.c.group_id == consumer_group.c.id)
@@ -120,7 +122,7 @@ def _boxes(*columns: object) -> Select[tuple[object, ...]]:
 
 
 def group_of(connection: Connection, name: str) -> int | None:
-    """The consumer group that holds the letters of this address; None: it is no address of dead letters."""
+    """Return the consumer group that has the letters of this address; None: it is no address of dead letters."""
     with boundary():
         return connection.scalar(
             select(consumer_group.c.id)
@@ -130,7 +132,7 @@ def group_of(connection: Connection, name: str) -> int | None:
 
 
 def letters(connection: Connection, group: int, *, above: int = 0, most: int = CHUNK) -> list[Stored]:
-    """The letters of a group with an entry id above ``above``, the oldest first."""
+    """Return the letters of a group with an entry id above ``above``, the oldest first."""
     with boundary():
         rows = connection.execute(_letters(group).where(entry.c.id > above).limit(most)).all()
     return [Stored(**row._mapping) for row in rows]
@@ -151,15 +153,16 @@ def _letters(group: int) -> Select[tuple[int, int, bytes, int]]:
 
 
 def message(connection: Connection, half_id: int, most: int = 1 << 30) -> bytes:
-    """A letter, the encoded AMQP message, or its first octets: at most so many."""
+    """Return the encoded AMQP message of a letter, or its first ``most`` octets."""
     beginning = func.substr(half.c.message, 1, most)
     with boundary():
         return bytes(connection.execute(select(beginning).where(half.c.id == half_id)).scalar_one())
 
 
 def goal(connection: Connection, name: str, group_name: str | None) -> Goal | None:
-    """``group_name``: the one group that gets the message (``''``: the default one); None: all. The answer is None if
-    there is no such address, or no such group of it.
+    """Find where a letter is replayed to; None if there is no such address, or no such group of it.
+
+    ``group_name``: the one group that gets the message (``''``: the default one); None: all groups.
     """
     with boundary():
         found = connection.execute(select(address.c.id, address.c.kind).where(address.c.name == name)).one_or_none()
@@ -178,7 +181,7 @@ def goal(connection: Connection, name: str, group_name: str | None) -> Goal | No
 
 
 def group_names(connection: Connection, name: str) -> list[str]:
-    """Of an address."""
+    """Return the names of an address's groups."""
     with boundary():
         return list(
             connection.scalars(
@@ -191,7 +194,7 @@ def group_names(connection: Connection, name: str) -> list[str]:
 
 @contextmanager
 def alone(connection: Connection) -> Iterator[HalfIds]:
-    """The ids of new halves: one process at a time has the slot of administration."""
+    """Provide ids of new halves; one process at a time has the slot of administration."""
     # lock order: d
     connection.execute(select(func.pg_advisory_lock(_LOCK)))
     try:
@@ -203,8 +206,9 @@ def alone(connection: Connection) -> Iterator[HalfIds]:
 
 
 def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide: Decide) -> Replayed:
-    """Post letters of a group anew where they came from; commits after each hundred. ``ids``: of their halves, None:
-    all that are there now.
+    """Post letters of a group anew where they came from; commits after each hundred.
+
+    ``ids``: of their halves; None: all letters there are now.
 
     A letter is posted and leaves the dead letters in one SQL transaction. Its message is a new half; the groups of its
     address that do not get it are in an op. A letter that an instance holds for a consumer stays; one that an instance
@@ -250,8 +254,10 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
 
 
 def _take(connection: Connection, group: int, ids: Sequence[int]) -> set[int]:
-    """Those of the letters that no instance holds, locked. It waits for no one: a batch under way may have locked what
-    it retires, and would wait for those that are locked here. From now on rows are looked up by key.
+    """Lock the letters that no instance holds, and return their ids.
+
+    It waits for nobody: a batch under way may have locked what it retires, and would wait for the letters locked here.
+    From now on rows are looked up by key.
     """
     connection.execute(BY_KEY)
     keys = keys_of([(group, each) for each in ids])
@@ -261,9 +267,9 @@ def _take(connection: Connection, group: int, ids: Sequence[int]) -> set[int]:
 
 
 def _move(connection: Connection, group: int, moved: Sequence[_Moved], half_ids: HalfIds, uuids: UuidV7) -> None:
-    """The transaction is the caller's.
+    """Post letters anew and delete their entries. The SQL transaction is the caller's.
 
-    :raises AddressGone: an address or a group that a letter goes to is removed.
+    :raises AddressGone: an address or a group that a letter is replayed to was removed.
     """
     if not moved:
         return
@@ -276,10 +282,11 @@ def _move(connection: Connection, group: int, moved: Sequence[_Moved], half_ids:
 def post_anew(
     connection: Connection, messages: Sequence[tuple[int, Goal, DeliveryTerms]], half_ids: HalfIds, uuids: UuidV7
 ) -> None:
-    """Post what these halves are, each where its goal says, as new halves with ids of :func:`alone`. The transaction is
-    the caller's.
+    """Post the messages of these halves, each to its goal, as new halves with ids of :func:`alone`.
 
-    :raises AddressGone: an address or a group that one of them goes to is removed.
+    The SQL transaction is the caller's.
+
+    :raises AddressGone: an address or a group that one of them is posted to was removed.
     """
     _lock(connection, {to.address_id for _, to, _ in messages})
     made = [(half_ids.next(), *each) for each in messages]
@@ -300,9 +307,9 @@ def post_anew(
 
 
 def _lock(connection: Connection, addresses: set[int]) -> None:
-    """They are not removed before the commit; locks are taken in the order of ids, as when an address is removed.
+    """Lock addresses, so that they are not removed before the commit; in the order of ids, as a removal does.
 
-    :raises AddressGone: one of them is removed already.
+    :raises AddressGone: one of them was removed already.
     """
     ordered = select(address.c.id).where(address.c.id.in_(addresses)).order_by(address.c.id)
     # lock order: 7
@@ -311,9 +318,9 @@ def _lock(connection: Connection, addresses: set[int]) -> None:
 
 
 def _enter(connection: Connection, made: Sequence[tuple[int, Goal, DeliveryTerms]], uuids: UuidV7) -> None:
-    """Make the entries of new halves. They are due now: the schedule gives them ids above all others.
+    """Insert the entries of new halves. They are due now: the schedule gives them ids above all others.
 
-    :raises AddressGone: no group is there that gets one of them.
+    :raises AddressGone: no group exists that gets one of them.
     """
     groups = {
         address_id: _groups(connection, address_id) for address_id in sorted({to.address_id for _, to, _ in made})
@@ -336,14 +343,14 @@ def _enter(connection: Connection, made: Sequence[tuple[int, Goal, DeliveryTerms
 
 
 def _groups(connection: Connection, address_id: int) -> list[int]:
-    """They are not removed before the commit."""
+    """Lock the groups of an address, so that they are not removed before the commit; returns their ids."""
     ordered = select(consumer_group.c.id).where(consumer_group.c.address_id == address_id).order_by(consumer_group.c.id)
     # lock order: 8
     return list(connection.scalars(ordered.with_for_update(read=True, key_share=True)))
 
 
 def _accept(connection: Connection, ended: Sequence[Sequence[tuple[int, int]]], uuids: UuidV7) -> None:
-    """One op for each of ``ended``: deliveries by half and group."""
+    """Insert an op for each of ``ended``: deliveries by half and group."""
     ops = [
         {
             "id": UUID(bytes=uuids.next()),
@@ -355,7 +362,7 @@ def _accept(connection: Connection, ended: Sequence[Sequence[tuple[int, int]]], 
     connection.execute(insert(op).values(decision="accept", reason=REPLAYED), ops)
 
 
-# Questions about entries that are marked failed and on their way to the dead letters (rule D4).
+# Queries of entries that are marked failed and on their way to the dead letters (rule D4).
 
 
 class Failed(NamedTuple):
@@ -371,7 +378,7 @@ class Failed(NamedTuple):
     #: the message, or the beginning of a large one
     message: bytes | None
     txn_id: bytes | None
-    #: ``''``: its address, or group, is removed
+    #: ``''``: its address, or group, was removed
     address: str
     group_name: str
     #: size of a large message; 0 for all others

@@ -1,13 +1,13 @@
-"""The outcome of a transaction that this instance does not hold (T11).
+"""Query, or decide, the outcome of a transaction that this instance does not hold (T11).
 
-The question decides: a transaction without an op gets one at once, ``rollback`` for the reason ``asked``, and the first
-decision wins. A commit that another instance has under way is in the index of ops already; the question waits for it,
-on a connection of its own, so that nothing else waits. The wait is bounded: a question without an answer in time is
-told to ask again.
+The query decides: a transaction without an op gets one at once, ``rollback`` for the reason ``asked``, and the first
+decision wins. A commit that another instance has under way is in the index of ops already; the query waits for it,
+on a connection of its own, so that nothing else waits. The wait is bounded: a client without an answer in time has to
+ask again.
 
-Decisions of checkers, and of clients that come back, go to the store on the same connection, some in one SQL
-transaction: 100,000 may be checked at once. What cannot be decided together, as one waits for a lock or cannot be
-committed, is decided one by one (H11).
+Decisions of checkers, and of clients that reconnect, use the same connection, several in one SQL transaction: 100,000
+transactions may be checked at once. Decisions that cannot be made together, as one waits for a lock or cannot be
+committed, are made one by one (H11).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
 
-#: In place of a decision: the transaction is checkable, and has none.
+#: In place of a decision: the transaction is checkable, and not decided.
 UNDECIDED = "undecided"
-#: Questions that may wait for their turn; further ones are refused.
+#: The most queries that may wait; further ones are refused.
 MOST_WAITING = 10_000
-#: A client whose question waits longer is told to ask again.
+#: A query that waits longer is answered with StoreUnavailable: its client has to ask again.
 LONGEST_WAIT_SECONDS = 10.0
 #: Decisions in one SQL transaction.
 MOST_TOGETHER = 50
-#: Between checks for questions that have waited too long.
+#: The time between checks for queries that have waited too long.
 _LOOK_SECONDS = 1.0
 
-#: The wait for a commit of another instance is cut into pieces, so that other questions get their turns. Plans are made
+#: The wait for a commit of another instance is cut into pieces, so that other queries get their turns. Plans are made
 #: once, for tables of any size.
 _SETUP = (
     "set synchronous_commit = on; set lock_timeout = '200ms'; set plan_cache_mode = force_generic_plan; "
@@ -51,25 +51,25 @@ _SETUP = (
 
 
 def _kept(txn_id: str) -> str:
-    """Whether decisions as old as a txn-id are still kept. Retention writes that date before it drops any."""
+    """Return SQL: whether decisions as old as a txn-id are kept. Retention writes that date before it drops any."""
     return f"""not exists (select from {SCHEMA}.retention where table_name = 'op' and kept_from >
     (to_timestamp(('x' || substr(replace({txn_id}::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0)
      at time zone 'utc')::date)"""
 
 
-#: parameters: txn-id, instance. Decides the transaction, unless it is decided
+#: parameters: txn-id, instance. Decides the transaction, unless it is decided already
 DECIDE = f"""select {SCHEMA}.ask($1::uuid, $2::int4)
      where {_kept("$1::uuid")} and not exists (select from {SCHEMA}.op o where o.id = $1::uuid)"""
 
 #: parameters: txn-ids, each once, decisions, reasons, instance. Decides checkable transactions, unless they are
-#: decided; one row for each that it has decided
+#: decided already; returns a row for each that it has decided
 _DECIDE_AS = f"""select uuid_send(d.txn_id)
       from (select array_agg(u.t) as txns, array_agg(u.d) as decisions, array_agg(u.r) as reasons
               from unnest($1::uuid[], $2::text[], $3::text[]) u(t, d, r) where {_kept("u.t")}) a,
            {SCHEMA}.decide_all(a.txns, a.decisions, a.reasons, $4::int4, '{{}}', '{{}}', '{{}}', null) d
      where d.won"""
 
-#: parameter: txn-ids. A decision can be seen before the disk or the standby has it; this statement commits after it.
+#: parameter: txn-ids. A decision is visible before the disk or the standby has it; this statement commits after it.
 _READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'coordinator', '')),
     asked as (select id from behind, unnest($1::uuid[]) a(id) where {_kept("a.id")})
     select uuid_send(o.id), o.decision, coalesce(o.reason, ''),
@@ -86,7 +86,7 @@ _READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'c
 
 @dataclass(frozen=True)
 class Decision:
-    """``commit`` or ``rollback``, and why; ``by``: when and by what, as a clause for a text."""
+    """A decision: ``commit`` or ``rollback``, and why; ``by``: when and by whom, as a clause for a text."""
 
     decision: str
     reason: str
@@ -94,18 +94,18 @@ class Decision:
 
 
 class Undecided(NamedTuple):
-    """A checkable transaction, and its producer group: a question does not decide it."""
+    """The answer for an undecided checkable transaction, which a query does not decide: its producer group."""
 
     group: str
 
 
-#: Called with the decision; None: the transaction is older than decisions are kept.
+#: Receives the decision; None: the transaction is older than decisions are kept.
 Found = Callable[[Decision | StoreError | None], None]
 Asked = Callable[[Decision | Undecided | StoreError | None], None]
 
 
 class _Question:
-    """``wanted``: the decision, unless there is one; None: it is asked for. ``looks``: the question decides nothing."""
+    """A query that waits. ``wanted``: the decision to make, or None to query it. ``looks``: it decides nothing."""
 
     __slots__ = ("alone", "found", "looks", "since", "txn_id", "wanted")
 
@@ -115,21 +115,21 @@ class _Question:
         self.wanted = wanted
         self.looks = looks
         self.since = time.monotonic()
-        #: it was not decided together with others
+        #: True if it must not be decided together with others any more
         self.alone = False
 
 
 class Decisions:
-    """Asks, one question after the other."""
+    """Queries and decides the outcomes of transactions, on a connection of its own."""
 
     def __init__(self, loop: Loop, url: str, instance_id: int) -> None:
         self.connection = Connection(loop, url, f"decisions {instance_id}", _SETUP, self)
         self._loop = loop
         self._instance = instance_id.to_bytes(4, "big")
-        #: the first is under way, where there is a connection
+        #: the queries that wait or are under way, in order
         self._waiting: dict[_Question, None] = {}
         self._looks = False
-        #: the last one waited for a lock in vain
+        #: True if the last query waited for a lock in vain
         self._contended = False
 
     def start(self) -> None:
@@ -143,18 +143,20 @@ class Decisions:
         return len(self._waiting)
 
     def ask(self, txn_id: bytes, found: Asked) -> None:
-        """``txn_id``: one that this store has made. A plain transaction without a decision is rolled back."""
+        """Query the outcome of a transaction that this store has declared. A plain, undecided one is rolled back."""
         self._take(_Question(txn_id, found))
 
     def look(self, txn_id: bytes, found: Asked) -> None:
-        """What became of a transaction, without a decision. ``txn_id``: any 16 octets. None: there is no decision, and
-        it is no checkable one.
+        """Query the outcome of a transaction without deciding it. ``txn_id``: any 16 octets.
+
+        ``found`` gets None if there is no decision, and the transaction is not checkable.
         """
         self._take(_Question(txn_id, found, looks=True))
 
     def decide(self, txn_id: bytes, decision: str, reason: str, found: Found) -> None:
-        """Decide a checkable transaction: ``commit`` or ``rollback``. ``found`` gets the decision that stands, this one
-        or one that was first; AddressGone: it cannot be committed.
+        """Decide a checkable transaction: ``commit`` or ``rollback``.
+
+        ``found`` gets the decision that stands, this one or one made before; AddressGone: it cannot be committed.
         """
 
         def answered(answer: Decision | Undecided | StoreError | None) -> None:
@@ -173,7 +175,7 @@ class Decisions:
         self._kick()
 
     def _look(self) -> None:
-        """Answer questions that have waited too long. One that is under way may still decide its transaction."""
+        """Answer queries that have waited too long. One that is under way may still decide its transaction."""
         latest = time.monotonic() - LONGEST_WAIT_SECONDS
         late = [question for question in self._waiting if question.since < latest]
         for question in late:
@@ -207,8 +209,9 @@ class Decisions:
         self.connection.execute(b"decide_as", _DECIDE_AS, parameters, decided)
 
     def _together(self) -> list[_Question]:
-        """The first, and the decisions behind it that go with it, of a transaction each. After one that was locked come
-        those not tried yet: each that is locked takes its 0.2 s.
+        """Choose the first query and the decisions behind it that can be made with it, each of another transaction.
+
+        After one that waited for a lock in vain, those not tried yet precede: each locked one takes its 0.2 s.
         """
         line: Iterable[_Question] = self._waiting
         if self._contended and any(not question.alone for question in self._waiting):
@@ -272,10 +275,10 @@ class Decisions:
                 log.error("cannot ask for the outcome of a transaction", error=str(answer))
             try:
                 question.found(answer)
-            except Exception:  # noqa: BLE001 - whatever it is, it is the asker's
+            except Exception:  # noqa: BLE001 - any error is the asker's alone
                 self._loop.contain(question.found)
 
-    # -- the connection's owner: a question whose reply was lost is asked again, which decides nothing twice
+    # -- the connection's owner: a query whose reply was lost is run again, which decides nothing twice
 
     def connected(self) -> None:
         self._kick()

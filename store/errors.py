@@ -1,4 +1,4 @@
-"""The boundary to the driver: its errors become those of the store, without SQL text and values.
+"""Translate the driver's errors into those of the store, without SQL text and values.
 
 ::
 
@@ -16,7 +16,7 @@
     ├── AppendOnly         an attempt to change a half, an op or a row of the audit
     ├── AddressExists      an address of that name is there
     ├── UserExists         a user of that name is there
-    ├── Contended          a deadlock or a serialization failure: the same again may succeed
+    ├── Contended          a deadlock or a serialization failure: a repetition may succeed
     │   └── Locked         another held a lock for longer than a statement waits
     ├── Elsewhere          a statement that names its days met a half of another
     ├── Conflict           another constraint is violated
@@ -36,7 +36,7 @@ from sqlalchemy.exc import DBAPIError
 
 
 class StoreError(Exception):
-    """Something is wrong in or with the store. ``sqlstate``: PostgreSQL's five characters, if it gave any."""
+    """The base of the store's errors. ``sqlstate``: PostgreSQL's five characters, if it has reported any."""
 
     def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class StoreUnavailable(StoreError):
 
 
 class SchemaMismatch(StoreError):
-    """The schema is older or newer than this version, or not there."""
+    """The schema is older or newer than this version, or does not exist."""
 
 
 class AlreadyDecided(StoreError):
@@ -60,15 +60,15 @@ class AlreadyDecided(StoreError):
 
 
 class NotUndecided(StoreError):
-    """There is no undecided transaction of that id."""
+    """No undecided transaction has that id."""
 
 
 class CannotCommit(StoreError):
-    """Only its client can commit it."""
+    """The transaction is a plain one: only its client can commit it."""
 
 
 class CannotCheck(StoreError):
-    """The transaction is a plain one, which no checker is asked about."""
+    """The transaction is a plain one, which is never sent to a checker."""
 
 
 class NotLeased(StoreError):
@@ -76,15 +76,15 @@ class NotLeased(StoreError):
 
 
 class Fenced(StoreError):
-    """Another instance gave this one up; it writes nothing any more."""
+    """Another instance has given this one up; it writes nothing any more."""
 
 
 class AddressGone(StoreError):
-    """An address that was posted to is removed."""
+    """An address that was posted to has been removed."""
 
 
 class GroupsChanged(StoreError):
-    """A queue has groups beside the default one, of which the writer did not know: write its entries as a fan."""
+    """A queue has groups besides the default one that the writer did not know: its entries must be a fan-out."""
 
 
 class AppendOnly(StoreError):
@@ -92,19 +92,19 @@ class AppendOnly(StoreError):
 
 
 class AddressExists(StoreError):
-    """An address of that name is there already."""
+    """An address of that name exists already."""
 
 
 class UserExists(StoreError):
-    """A user of that name is there already."""
+    """A user of that name exists already."""
 
 
 class Contended(StoreError):
-    """PostgreSQL has undone it because of concurrent work; a repetition may succeed."""
+    """PostgreSQL has undone the statement because of concurrent work; a repetition may succeed."""
 
 
 class Locked(Contended):
-    """Another SQL transaction holds a row, or a table, for longer than a statement waits."""
+    """Another SQL transaction locks a row, or a table, for longer than a statement waits."""
 
 
 class Conflict(StoreError):
@@ -112,11 +112,11 @@ class Conflict(StoreError):
 
 
 class NoPartition(Conflict):
-    """No partition is there for the day of a row: it was not made yet, or retention has dropped it."""
+    """The day of a row has no partition: it was not created yet, or retention has dropped it."""
 
 
 class Elsewhere(StoreError):
-    """A statement that looks in the partitions of some days met a half of another, ``day``."""
+    """A statement that reads the partitions of some days needs a half of another, ``day``."""
 
     def __init__(self, day: date) -> None:
         super().__init__(f"a half of {day.isoformat()} was met", sqlstate="CO003")
@@ -124,7 +124,7 @@ class Elsewhere(StoreError):
 
 
 class StoreInTrouble(StoreUnavailable):
-    """The server is up and could not do this; none of it was done. Perhaps it can later, perhaps never."""
+    """The server is up and could not execute the statement, which had no effect. A repetition may succeed, or never."""
 
 
 class StoreFault(StoreError):
@@ -132,11 +132,11 @@ class StoreFault(StoreError):
 
 
 class NoAnswer(psycopg.OperationalError):
-    """What the driver reports where this process has waited long enough for the server."""
+    """Raised in the driver when this process has waited long enough for the server."""
 
 
 class OldPrimary(psycopg.OperationalError):
-    """What the driver reports where the server was left behind by another (:mod:`store.session`)."""
+    """Raised in the driver when another server has replaced the connected one (:mod:`store.session`)."""
 
 
 #: ``op_pkey``, and the name of the same key in a partition: ``op_20260131_pkey``.
@@ -145,7 +145,7 @@ _ADDRESS_NAME_KEY = "address_name_key"
 _USER_KEY = "user_account_pkey"
 
 LACKS_PERMISSION = "42501"
-#: The server, its database or the role may have no more connections.
+#: The SQLSTATE when the server, its database or the role may have no more connections.
 NONE_LEFT = "53300"
 ONLY_READS = "25006"
 _NO_SESSION = "prepared statements are another session's: a pooler in front of the server has to be in session mode"
@@ -190,7 +190,7 @@ _CLASSES: dict[str, tuple[type[StoreError], str]] = {
 
 
 def from_sqlstate(sqlstate: str | None, constraint: str | None = None) -> StoreError:
-    """The error that a SQLSTATE and a constraint's name stand for; no SQLSTATE: the connection is lost."""
+    """Return the error for a SQLSTATE and a constraint's name; without SQLSTATE the connection is lost."""
     if not sqlstate:
         return StoreUnavailable("the connection to the database is lost")
     if sqlstate == "23505" and constraint is not None:
@@ -214,12 +214,12 @@ def from_sqlstate(sqlstate: str | None, constraint: str | None = None) -> StoreE
 
 
 def error_of(result: psycopg.pq.abc.PGresult) -> StoreError:
-    """The error of a failed result of libpq."""
+    """Return the error of a failed result of libpq."""
     field = result.error_field
     state = field(psycopg.pq.DiagnosticField.SQLSTATE) or b""
     constraint = field(psycopg.pq.DiagnosticField.CONSTRAINT_NAME) or b""
     if state.decode() == LACKS_PERMISSION:
-        # the one text of the server that is repeated: no field has the name, and it is that of a table or function
+        # the only text of the server that is repeated: no field has the name, and it is that of a table or function
         said = field(psycopg.pq.DiagnosticField.MESSAGE_PRIMARY) or b""
         if found := re.fullmatch(r"permission denied for (\w+ \w+)", said.decode(errors="replace")):
             lacks = f"the database's role lacks a permission for {found[1]} (SQLSTATE {LACKS_PERMISSION})"
@@ -228,7 +228,7 @@ def error_of(result: psycopg.pq.abc.PGresult) -> StoreError:
 
 
 def translate(error: BaseException) -> StoreError:
-    """What ``error``, of psycopg or SQLAlchemy, means here."""
+    """Return the store's error for ``error`` of psycopg or SQLAlchemy."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(cause, psycopg.Error):
         if cause.sqlstate is None:
@@ -238,7 +238,7 @@ def translate(error: BaseException) -> StoreError:
 
 
 def _without_sqlstate(error: psycopg.Error) -> StoreError:
-    """An error of libpq or psycopg, not an answer of the server."""
+    """Return the store's error for one of libpq or psycopg that is not an answer of the server."""
     if isinstance(error, NoAnswer | OldPrimary):
         return StoreUnavailable(str(error))
     if isinstance(error, psycopg.errors.ConnectionTimeout):
@@ -248,7 +248,7 @@ def _without_sqlstate(error: psycopg.Error) -> StoreError:
     return StoreFault(f"an error of the database's driver: {type(error).__name__}")
 
 
-#: Texts of libpq for a value that it does not take, before it connects, and the parameter's name in them.
+#: Texts of libpq for a value that it does not accept, before it connects; the group is the parameter's name.
 _NOT_TAKEN = (
     r'invalid "?(\w+)"? value: ',
     r'invalid integer value ".*" for connection option "(\w+)"',
@@ -257,7 +257,7 @@ _NOT_TAKEN = (
 
 #: Texts of libpq when it cannot connect, their meaning, and the SQLSTATE if the server has given one.
 _NOT_CONNECTED: tuple[tuple[str, str, str | None], ...] = (
-    # of several hosts, those that can be reached are the news
+    # of several hosts, those that can be reached matter most
     (
         r"session is (not )?read-only|server is (not )?in hot standby mode",
         "no server is there of the kind that target_session_attrs asks for",
@@ -299,8 +299,9 @@ _NOT_CONNECTED: tuple[tuple[str, str, str | None], ...] = (
 
 
 def not_connected(said: str) -> StoreError:
-    """The error that a text of libpq stands for: there is no SQLSTATE while it connects. The text may hold names and
-    values, and is not repeated.
+    """Return the error for a text of libpq, which reports no SQLSTATE while it connects.
+
+    The text may contain names and values, and is not repeated.
     """
     for words in _NOT_TAKEN:
         if found := re.search(words, said):

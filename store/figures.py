@@ -1,4 +1,4 @@
-"""What the metrics know of the store (H19): counts of what waits now, and decisions from a position on.
+"""Query the figures of the metrics (H19): counts of what waits now, and decisions from a position on.
 
 What each question costs follows what waits, or what was decided since the last time; never what is kept.
 """
@@ -27,18 +27,18 @@ from store.tables import SCHEMA, WRITTEN, heartbeat, instance, op
 from store.views import STATE, THROUGH
 from store.watched import Watched
 
-#: Entries of one group that are counted; the rest is estimated.
+#: The most entries of one group that are counted; the others are estimated.
 MOST_COUNTED = 100_000
 #: Groups and addresses that have a figure of their own: the largest.
 MOST_NAMED = 100
 #: Upper ends of the ranges of the times from declare to decision, in seconds.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-#: SQL transactions whose decisions one question reads.
+#: SQL transactions whose decisions one query reads.
 _STEP = 10_000
 
 #: The reason of a decision that no instance made, and no application (X3): an operator's.
 BY_HAND = "by-hand"
-#: Decisions and reasons that are told apart.
+#: Decisions and reasons that are counted separately.
 MOST_REASONS = 50
 #: The other reasons, and those that are not words of ours.
 OTHER = "other"
@@ -61,7 +61,7 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFigures:
-    """Entries of a consumer group; ``address`` None: of all groups that are not among the largest."""
+    """The counts of a consumer group's entries; ``address`` None: of all groups that are not among the largest."""
 
     address: str | None
     group: str | None
@@ -112,7 +112,7 @@ class Decided:
 
 
 def state(connection: Connection) -> State:
-    """Costs the living instances and the partitions."""
+    """Query whether the service can work with the store. Reads the living instances and the partitions."""
     try:
         migrations.check(connection)
     except SchemaMismatch:
@@ -185,14 +185,14 @@ def _figures(connection: Connection, row: Row[Any], named: int, most: int) -> Gr
 
 
 def _estimate(connection: Connection, group: int) -> int:
-    """How many entries PostgreSQL's statistics say that the group has."""
+    """Return how many entries the group has by PostgreSQL's statistics."""
     plan = connection.scalar(text(f"explain (format json) select from {SCHEMA}.entry where group_id = {int(group)}"))
     parsed = json.loads(plan) if isinstance(plan, str) else plan
     return int(parsed[0]["Plan"]["Plan Rows"]) if parsed else 0
 
 
 def dead_letters(connection: Connection, *, named: int = MOST_NAMED) -> tuple[AddressFigures, ...]:
-    """Entries of the addresses of dead letters, up to :data:`MOST_COUNTED` of each group; costs these."""
+    """Count the entries of the addresses of dead letters, reading up to :data:`MOST_COUNTED` of each group."""
     counted = f"""select a.name as address, sum(c.counted) as counted, 0::float8 as oldest
                     from {SCHEMA}.address a join {SCHEMA}.consumer_group g on g.address_id = a.id
                    cross join lateral (select count(*) as counted from (
@@ -202,7 +202,7 @@ def dead_letters(connection: Connection, *, named: int = MOST_NAMED) -> tuple[Ad
 
 
 def undecided(connection: Connection, *, named: int = MOST_NAMED) -> Undecided:
-    """Costs the undecided transactions, their halves, and what they have retired."""
+    """Count the undecided transactions. Reads these, their halves, and their retirements."""
     with boundary():
         row = connection.execute(
             text(
@@ -260,7 +260,7 @@ def _largest(connection: Connection, counted: str, named: int) -> tuple[AddressF
 
 
 def position(connection: Connection) -> int:
-    """The lowest SQL transaction that may still be running: all below it have ended."""
+    """Return the lowest SQL transaction that may still be running: all below it have ended."""
     with boundary():
         found = connection.scalar(text("select pg_snapshot_xmin(pg_current_snapshot())::text::int8"))
         connection.rollback()
@@ -322,7 +322,7 @@ COMMIT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 
 class Histogram:
-    """``ends``: the upper end of each range; values above the last have a range of their own."""
+    """Counts values by range. ``ends``: the upper end of each range; values above the last have their own."""
 
     __slots__ = ("_ends", "counts", "total")
 
@@ -337,7 +337,7 @@ class Histogram:
         self.total += value
 
 
-# Looks into the store for the metrics: each part by itself, so that one that fails hides none of the others.
+# Reads the figures for the metrics: each part separately, so that a failure of one does not hide the others.
 
 Found = TypeVar("Found")
 
@@ -346,7 +346,7 @@ _PATIENCE = Patience(connect_seconds=2, statement_seconds=5.0, lock_seconds=1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a look has seen; None: it could not be read."""
+    """The figures that were read at one time; None: a figure could not be read."""
 
     state: State | None = None
     entries: tuple[GroupFigures, ...] | None = None
@@ -365,7 +365,7 @@ class Seen:
 
 
 class Looks:
-    """Call ``look()`` now and then; decisions are counted from the first on."""
+    """Reads the figures. Call ``look()`` from time to time; decisions are counted from the first call on."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -375,7 +375,7 @@ class Looks:
         self._failed: list[str] = []
 
     def look(self) -> Seen:
-        """Never fails: what could not be read is None, and named by ``failed``."""
+        """Read all figures. It never raises: a figure that could not be read is None, and named in ``failed``."""
         begun = time.monotonic()
         self._failed = []
         found = Seen(decided=self._decided)

@@ -1,4 +1,4 @@
-"""The state of the store, as ``coordinator check`` reports it, and whether a server has what a service needs."""
+"""Query the state of the store for ``coordinator check``, and whether a server has what a service needs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from store.tables import SCHEMA, consumer_group, entry, heartbeat, instance, ret
 #: A plain transaction that is undecided for longer than its limit and this has no instance that looks after it.
 _LATE = timedelta(minutes=1)
 
-#: The sequence of which most is used up, where that is more than half.
+#: Selects the most used sequence, if more than half of it is used up.
 _USED_UP = text(
     "select sequencename as name, (100 * (last_value::numeric / max_value))::int4 as percent from pg_sequences"
     f" where schemaname = '{SCHEMA}' and not cycle and last_value > max_value / 2 order by 2 desc limit 1"
 )
 
-#: How many groups do not exist that entries are of. Steps through the groups by their key: entries are many, groups are
-#: few.
+#: Counts the entries whose group does not exist. Steps through the groups of entries by key: entries are many, groups
+#: are few.
 _ORPHANS = text(
     f"""with recursive present(id) as (
       (select group_id from {entry.fullname} order by group_id limit 1)
@@ -45,19 +45,19 @@ _ORPHANS = text(
      where not exists (select from {consumer_group.fullname} g where g.id = p.id)"""
 )
 
-#: A batch is told of that takes longer than this: most take some milliseconds.
+#: A batch that takes longer than this is reported: most take some milliseconds.
 _LONG_SECONDS = 5
 _BATCHES = "coordinator batch %"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """What was seen."""
+    """The state of the store that was found."""
 
     schema: str
     #: days after today that have their partitions; -1: not even today
     partitions_ahead: int
-    #: a standby, or what is set to read only: no instance can say that it is alive
+    #: True for a standby, or a database or role set to read only: no instance can write its heartbeat
     only_reads: bool
     instances_alive: int
     #: instances that are silent, and that no other instance has given up
@@ -71,7 +71,7 @@ class Health:
     #: None: all clocks agree within :data:`store.heartbeat.CLOCK_SECONDS`
     clock_ahead_instance: int | None
     clock_ahead_seconds: float | None
-    #: entries whose group does not exist: they are never delivered
+    #: number of entries whose group does not exist: they are never delivered
     orphans: int
     #: the most used sequence of ids that do not come again, once more than half of them are used; and how much is, in
     #: percent
@@ -97,8 +97,10 @@ class Health:
 
 
 def look(connection: Connection) -> Health:
-    """:raises SchemaMismatch: no store of this version is there.
-    :raises Locked: another session holds a table that is looked at; the text names it where a batch waits for it too.
+    """Query the state of the store.
+
+    :raises SchemaMismatch: the database has no store of this version.
+    :raises Locked: another session locks a table that is read; the text names it if a batch waits for it, too.
     """
     migrations.check(connection)
     waits = held_up(connection, _BATCHES, _LONG_SECONDS)
@@ -162,20 +164,20 @@ def _looked(connection: Connection, waits: HeldUp) -> Health:
 
 
 def _kept_from(connection: Connection) -> dict[str, date]:
-    """The day from which on all rows are there, of each table of which some were dropped."""
+    """Return the day from which on all rows are kept, for each table of which some were dropped."""
     rows = connection.execute(select(retention.c.table_name, retention.c.kept_from))
     return {row.table_name: row.kept_from for row in rows}
 
 
 def _worst_clock(beats: Sequence[Row[Any]]) -> tuple[int | None, float | None]:
-    """The instance whose clock differs most from the database's, if by more than a little, and how far it is ahead."""
+    """Return the instance whose clock differs most from the database's, if notably, and how far it is ahead."""
     off = [(abs(each.clock_ahead_seconds or 0.0), each.instance_id, each.clock_ahead_seconds) for each in beats]
     most, instance_id, seconds = max(off, default=(0.0, None, None))
     return (instance_id, seconds) if most > CLOCK_SECONDS else (None, None)
 
 
 def _longest_wait(beats: Sequence[Row[Any]]) -> tuple[float | None, str | None]:
-    """How long the batch has waited that waits longest, if it is long, and the SQLSTATE that it was refused with."""
+    """Return how long the batch that waits longest has waited, if for long, and the SQLSTATE of its refusal."""
     waits = [(each.commit_waits_seconds or 0.0, each.commit_refused_with) for each in beats]
     seconds, refused_with = max(waits, default=(0.0, None), key=itemgetter(0))
     return (seconds, refused_with) if seconds >= _LONG_SECONDS else (None, None)
@@ -218,7 +220,7 @@ def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
 
 
 def _room(folder: Path) -> tuple[int, int] | None:
-    """Free octets of the folder's disk, and all that it has; None: it does not tell."""
+    """Return the free octets of the folder's disk, and its size; None: they are not known."""
     try:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
@@ -230,7 +232,7 @@ def _room(folder: Path) -> tuple[int, int] | None:
 
 # Whether a PostgreSQL server has what a service needs.
 
-#: Connections of a worker: batch, queries, heartbeat, decisions.
+#: The number of a worker's connections: batch, queries, heartbeat, decisions.
 PER_WORKER = 4
 #: Connections for the watch, the maintenance, the metrics, and a command.
 BESIDE = 4

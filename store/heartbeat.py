@@ -1,10 +1,10 @@
-"""The heartbeat of an instance, on a connection of its own: no other question delays it, and each beat has a time
+"""Write the heartbeat of an instance, on a connection of its own: no other query delays it, and each beat has a time
 limit.
 
 A database connection may neither answer nor close: a firewall forgot it, or a proxy hangs. The heartbeat's connection
-is dropped after :data:`LIMIT_SECONDS`. For the others time alone tells nothing, as a commit may wait for a slow disk.
-So when a question is overdue, the heartbeat asks the server whether it is at work on it. If it is not, twice in a row,
-the connection is dropped and made anew, and its owner finds out whether the question took effect.
+is dropped after :data:`LIMIT_SECONDS`. For the others time alone proves nothing, as a commit may wait for a slow disk.
+So when a query is overdue, the heartbeat queries whether the server is running it. If it is not, twice in a row,
+the connection is dropped and made anew, and its owner determines whether the query took effect.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from store.tables import SCHEMA
 log = structlog.get_logger(__name__)
 
 BEAT_SECONDS = 2.0
-#: a beat writes one row by its key: an answer that takes longer will not come
+#: a beat writes one row by its key: an answer that takes longer is not expected any more
 LIMIT_SECONDS = 3.0
-#: age of a question at which the heartbeat asks the server whether it is at work on it
+#: age of a query at which the heartbeat checks whether the server is running it
 OVERDUE_SECONDS = 5.0
-#: without a beat for so long, other instances may give this one up before the next beat
+#: time without a beat after which other instances may give this one up before the next beat
 RISK_SECONDS = STALE_SECONDS - LIMIT_SECONDS
 
-#: so far the clock of the database may be from ours, beyond what the beat took. Delays, expiries and retries go by the
-#: clock of the instance that reads them.
+#: the most that the clock of the database may differ from ours, beyond the duration of the beat. Delays, expiries and
+#: retries depend on the clock of the instance that reads them.
 CLOCK_SECONDS = 2.0
 
 _TURN_SECONDS = 0.25
 _FLOAT4 = struct.Struct(">f").pack
 
-#: parameters: instance, how long its batch has waited, why, and how far its clock is ahead. Whether it still counts as
-#: alive, how many others do, and the time of the database in microseconds since 1970
+#: parameters: instance, how long its batch has waited, why, and how far its clock is ahead. Selects whether it still
+#: counts as alive (1 or 0), how many others do, and the time of the database in microseconds since 1970
 _BEAT = f"""with beat as (
       insert into {SCHEMA}.heartbeat (instance_id, commit_waits_seconds, commit_refused_with, clock_ahead_seconds)
       select id, $2::float4, $3::text, $4::float4 from {SCHEMA}.instance where id = $1::int4 and ended_at is null
@@ -53,14 +53,16 @@ _BEAT = f"""with beat as (
            (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4),
            (extract(epoch from clock_timestamp()) * 1000000)::int8"""
 
-#: parameter: server processes. Those at work; one that waits for its client is not, as the octets do not come
+#: parameter: server processes. Selects those that run a query; one that waits for its client's octets does not
 _AT_WORK = f"""select pid, {BEGAN} from pg_stat_activity
      where pid = any($1::int4[]) and state = 'active' and wait_event_type is distinct from 'Client'"""
 
 
 class Heartbeat:
-    """``waits()``: for how many seconds the batch under way has waited, and the SQLSTATE with which it was refused
-    last, or nothing; each beat writes both. ``beaten(alive, peers)`` is called after each: whether this instance still
+    """Writes the instance's heartbeat, and drops ``watched`` connections whose query the server does not run.
+
+    ``waits()`` returns how many seconds the batch under way has waited, and the SQLSTATE of its last refusal, or an
+    empty string; each beat writes both. ``beaten(alive, peers)`` is called after each beat: whether this instance still
     counts as alive, and how many others live.
     """
 
@@ -80,18 +82,18 @@ class Heartbeat:
         self._watched = watched
         self._told = beaten
         self._connection = Connection(loop, url, f"heartbeat {instance_id}", "", self, connect_seconds=LIMIT_SECONDS)
-        #: a wait of more than a beat that the last beat has told: when it ends, the next beat is at once
+        #: a wait of more than a beat that the last beat has written: when it ends, the next beat is at once
         self._long_wait = 0.0
         self._due = 0.0
         self._asked_at = 0.0
         self._last = time.monotonic()
         self._warned = False
-        #: by our clock
+        #: when the last beat was sent, by our clock
         self._asked_by_clock = 0.0
         self._clock_differs = False
-        #: what the last beat has shown; None: there was none
+        #: seconds measured by the last beat; None: there was no beat
         self._clock_ahead: float | None = None
-        #: questions of the watched connections on which the server was not at work at the last check
+        #: queries of the watched connections that the server was not running at the last check
         self._idle_questions: set[tuple[Connection, int]] = set()
 
     def start(self) -> None:
@@ -108,11 +110,11 @@ class Heartbeat:
 
     @property
     def age(self) -> float:
-        """Seconds since the start of the last beat that is known to be in the store."""
+        """Return the seconds since the start of the last beat that is known to be in the store."""
         return time.monotonic() - self._last
 
     def now(self) -> None:
-        """Beat at once; where a beat is under way, right after it."""
+        """Beat at once or, if a beat is under way, right after it."""
         self._due = 0.0
         self._beat()
 
@@ -153,8 +155,8 @@ class Heartbeat:
             self._look_at_the_others()
 
     def _look_at_clock(self, database: float) -> None:
-        """Say once that it differs, and when it no longer does."""
-        # The database has looked at its clock between these two looks at ours.
+        """Measure the difference of the clocks; log once that they differ, and when they no longer do."""
+        # The database has read its clock between these two readings of ours.
         least, most = self._asked_by_clock - database, time.time() - database
         ahead = self._clock_ahead = max(least, min(most, 0.0))
         differs = abs(ahead) > CLOCK_SECONDS

@@ -1,4 +1,4 @@
-"""What the store knows of a transaction, or of a message (H15): its decision, what it posted and retired.
+"""Query the history of a transaction or a message (H15): its decision, and what it posted and retired.
 
 A transaction's messages are found by the time of their ids (:mod:`store.traces`), which saves an index.
 """
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 #: Octets of a message that are read at first.
 HEAD_OCTETS: Final = 4096
-#: Messages that are brought at one time.
+#: Messages that are read at one time.
 _PAGE: Final = 100
 _HIGHEST_ID: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """The op of a transaction. ``retired``: the deliveries that it accepted: half and group each; ``archived``: it was
-    read from the archive.
+    """The op of a transaction.
+
+    ``retired``: the deliveries that it accepted, as (half, group); ``archived``: it was read from the archive.
     """
 
     decision: str
@@ -49,7 +50,9 @@ class Decided:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A half. ``address``: its name, as far as it is known yet; ``head``: its first octets, of ``octets`` in all;
+    """A half.
+
+    ``address``: its name, or ``#`` and the id if that is not known; ``head``: the first of its ``octets`` octets;
     ``archived``: it was read from the archive.
     """
 
@@ -64,7 +67,7 @@ class Message:
 
 
 def begin(connection: Connection) -> datetime:
-    """Read all that follows as of this moment, which is returned."""
+    """Begin an SQL transaction that reads the store as of this moment, which is returned."""
     with boundary():
         connection.rollback()
         connection.execute(text("set transaction isolation level repeatable read, read only"))
@@ -73,8 +76,9 @@ def begin(connection: Connection) -> datetime:
 
 
 def genuine(connection: Connection, txn_id: UUID) -> bool | None:
-    """Whether this store has made ``txn_id``, for a client without a login or one of the users that there are. None:
-    the database's role may not look, as one that only reads; what follows is read as of another moment.
+    """Whether this store has generated ``txn_id``, for a client without a login or for one of its users.
+
+    None: the database role may not read the secret, as a read-only role; later queries then read another snapshot.
     """
     try:
         with boundary():
@@ -90,13 +94,13 @@ def genuine(connection: Connection, txn_id: UUID) -> bool | None:
 
 
 def decision(connection: Connection, txn_id: UUID, archive: Archived | None = None) -> Decided | None:
-    """The decision about ``txn_id``; None: there is none that is kept."""
+    """Return the decision about ``txn_id``; None: it has none, or its decision was dropped."""
     found = decisions(connection, [txn_id]).get(txn_id)
     return found if found is not None or archive is None else _archived_decision(archive, txn_id)
 
 
 def decisions(connection: Connection, txn_ids: Sequence[UUID]) -> dict[UUID, Decided]:
-    """The decisions about these transactions that are kept."""
+    """Return the decisions about these transactions, as far as they are kept."""
     with boundary():
         rows = connection.execute(
             select(op).where(op.c.id.in_(txn_ids), op.c.decision.in_(("commit", "rollback")))
@@ -127,7 +131,7 @@ def _archived_decision(archive: Archived, txn_id: UUID) -> Decided | None:
 
 
 def undecided(connection: Connection, txn_id: UUID) -> dict[str, Any] | None:
-    """The row of an undecided transaction (table ``txn``)."""
+    """Return the row of an undecided transaction (table ``txn``)."""
     with boundary():
         found = connection.execute(select(txn).where(txn.c.id == txn_id)).one_or_none()
     return None if found is None else dict(found._mapping)
@@ -147,7 +151,7 @@ def _messages(connection: Connection, condition: str, **values: object) -> list[
 
 
 def _archived(rows: Iterable[Mapping[str, Any]], octets: int = HEAD_OCTETS) -> Iterator[Message]:
-    """``rows``: of :meth:`store.archive.reading.Archived.halves`; ``octets``: so many are in a head."""
+    """Yield archived messages. ``rows``: of :meth:`store.archive.reading.Archived.halves`; ``octets``: of a head."""
     for row in rows:
         yield Message(
             half_id=row["id"],
@@ -162,13 +166,13 @@ def _archived(rows: Iterable[Mapping[str, Any]], octets: int = HEAD_OCTETS) -> I
 
 
 def _all(live: Iterable[Message], archived: Iterable[Message]) -> list[Message]:
-    """By id. What had to stay when its day was dropped is in the store and in the archive: it counts once."""
+    """Merge messages by id: one that had to stay when its day was dropped is in the store and in the archive."""
     found = {each.half_id: each for each in (*archived, *live)}
     return [found[half_id] for half_id in sorted(found)]
 
 
 def message(connection: Connection, half_id: int, archive: Archived | None = None) -> Message | None:
-    """A message by the id that it has in the store."""
+    """Return the message with this id, from the store or the archive."""
     found = _messages(connection, "h.id = :id", id=half_id)
     if not found and archive is not None:
         found = list(_archived(archive.halves(half_id, half_id + 1)))
@@ -176,7 +180,7 @@ def message(connection: Connection, half_id: int, archive: Archived | None = Non
 
 
 def messages(connection: Connection, half_ids: Sequence[int]) -> dict[int, Message]:
-    """Those of these that the store has, by id."""
+    """Return the messages of ``half_ids`` that the store has, by id."""
     found = _messages(connection, "h.id = any(cast(:ids as int8[]))", ids=list(half_ids))
     return {each.half_id: each for each in found}
 
@@ -184,10 +188,10 @@ def messages(connection: Connection, half_ids: Sequence[int]) -> dict[int, Messa
 def posted(
     connection: Connection, txn_id: UUID, decided: Decided | None, most: int, archive: Archived
 ) -> list[Message]:
-    """The first ``most`` messages that the transaction has in the store, and in the archive.
+    """Return the first ``most`` messages of the transaction in the store and in the archive.
 
-    Those of a plain one got their ids when it was written, those of a checkable one when they were posted: so they are
-    looked for from the decision back to the declare.
+    Messages of a plain transaction got their ids when it was written, those of a checkable one when they were posted:
+    so they are searched from the decision back to the declare.
     """
     if decided is None:
         pending = f"select p.half_id from {SCHEMA}.pending_half p where p.txn_id = :txn"
@@ -209,15 +213,16 @@ def posted(
 
 
 def retired_in(connection: Connection, txn_id: UUID, at: datetime, archive: Archived) -> list[Step]:
-    """What the transaction that was decided ``at`` has made of deliveries, besides what its commit accepted."""
+    """Return the outcomes of deliveries that a transaction decided ``at``, except those that its commit accepted."""
     own = "o.txn_id = :txn and o.posted is null"
     low, high = at - SLACK, at + SLACK
     return archived_steps(archive.retired_in(txn_id, low, high)) + steps(connection, own, low, high, txn=txn_id)
 
 
 def holds(connection: Connection, txn_id: UUID, most: int) -> list[tuple[int, int, str]]:
-    """The first ``most`` deliveries that an undecided transaction has retired: half, group, and the outcome if it
-    commits.
+    """Return the first ``most`` deliveries that an undecided transaction has retired.
+
+    Each is half, group, and the outcome if it commits.
     """
     with boundary():
         rows = connection.execute(
@@ -233,8 +238,9 @@ def holds(connection: Connection, txn_id: UUID, most: int) -> list[tuple[int, in
 def copies(
     connection: Connection, mark: bytes, at: datetime, address: str | None, archive: Archived | None = None
 ) -> list[Message]:
-    """Messages written about ``at`` whose annotations have ``mark``: at ``address``, or (None) replayed by a
-    command.
+    """Return messages written about ``at`` whose annotations contain ``mark``.
+
+    ``address``: where they were written; None: those that a command has replayed.
     """
     where = "coalesce(a.name, r.name) = :address" if address else f"h.id >> 12 & 1023 = {ADMINISTRATION}"
     marked = f"position(cast(:mark as bytea) in substr(h.message, 1, {FRONT_OCTETS})) > 0"
@@ -254,7 +260,7 @@ def copies(
 
 
 class Written(NamedTuple):
-    """A half by when and where it was written; ``front``: its first octets, which have its annotations."""
+    """When and where a half was written; ``front``: its first octets, which contain its annotations."""
 
     posted_at: datetime
     address: str
@@ -262,7 +268,7 @@ class Written(NamedTuple):
 
 
 def written_at(connection: Connection, moments: Sequence[datetime], addresses: Sequence[str]) -> list[Written]:
-    """Messages that were written at one of these moments to one of these addresses, in one look at their time."""
+    """Return the messages written at one of these moments to one of these addresses, by one query of the time span."""
     with boundary():
         rows = connection.execute(
             text(
@@ -290,8 +296,9 @@ def _by_administration(half_id: int) -> bool:
 def set_aside(
     connection: Connection, mark: bytes, at: datetime, address: str, most: int, archive: Archived
 ) -> list[Message]:
-    """The first ``most`` messages that an instance wrote about ``at`` to ``address`` and whose annotations have
-    ``mark``.
+    """Return the first ``most`` messages, with ``mark`` in their annotations, that an instance wrote to ``address``.
+
+    ``at``: about when they were written.
     """
     low, high = max(0, id_at(at - SLACK)), id_at(at + SLACK)
     live = _messages(
@@ -313,14 +320,15 @@ def set_aside(
 def having(
     connection: Connection, octets: Sequence[bytes], since: datetime, until: datetime, archive: Archived
 ) -> Iterator[Message]:
-    """The messages posted in that time whose beginnings have one of ``octets``, by id: all of that time are read, in
-    the store and in the archive.
+    """Yield the messages posted in that time whose beginnings contain one of ``octets``, by id.
+
+    All messages of that time are read, in the store and in the archive.
     """
     low, high = (min(max(0, id_at(at)), _HIGHEST_ID) for at in (since, until))
     rows = (row for row in archive.halves(low, high) if any(each in row["front"] for each in octets))
     by_id = attrgetter("half_id")
     both = merge(_live_having(connection, octets, low, high), _archived(rows, FRONT_OCTETS), key=by_id)
-    for _, same in groupby(both, by_id):  # what had to stay when its day was dropped is in both
+    for _, same in groupby(both, by_id):  # a message that had to stay when its day was dropped is in both
         yield next(same)
 
 

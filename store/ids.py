@@ -1,11 +1,11 @@
-"""Identifiers that are unique over instances and restarts, and grow with time.
+"""Generate ids that are unique over instances and restarts, and grow with time.
 
 * Halves and entries: 63 bits: milliseconds since 2024-01-01 UTC (41), the instance's slot (10), a sequence (12).
   One instance's ids only grow; ranges of ids are ranges of time, so partitions by id are partitions by day.
 * Transactions and ops: a UUIDv7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, a counter, and random bits.
   In a txn-id the random bits are its instance and a check with the store's secret: a client can neither guess one
-  (which would let it ask for the outcome) nor invent one for the store to decide about. The check is of its user, too:
-  the txn-id alone proves whose transaction it is (S3), whatever the store has of it.
+  (which would let it query the outcome) nor invent one for the store to decide. The check covers its user, too:
+  the txn-id alone proves whose transaction it is (S3), whatever rows the store has of it.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ _SLOT_BITS = 10
 _TIME_SHIFT = _SEQUENCE_BITS + _SLOT_BITS
 _SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
 SLOTS = 1 << _SLOT_BITS
-#: the slot of ids that administration makes, one process at a time
+#: the slot of ids that administration generates, one process at a time
 ADMINISTRATION = SLOTS - 1
-#: the slot of ids that the database makes, of what applications post in SQL (X2); instances have those below
+#: the slot of ids that the database generates for messages that applications post in SQL (X2); instances have the
+#: slots below
 OUTBOX = SLOTS - 2
 
-#: From the declare of a transaction to its decision: it may have a day without work, a day until its time is over, and
-#: wait while the store is away.
+#: The longest time from the declare of a transaction to its decision: it may be a day without work, a day until its
+#: timeout, and wait while the store is away.
 LONGEST_UNDECIDED = timedelta(days=3)
 
 _CHECK_OCTETS = 5
 
 
 def id_at(moment: datetime) -> int:
-    """The lowest half id that can have been made at ``moment`` (aware)."""
+    """Return the lowest half id that can have been generated at ``moment`` (aware)."""
     return (int(moment.timestamp() * 1000) - EPOCH_MS) << _TIME_SHIFT
 
 
 def begin_of(day: date) -> datetime:
-    """The first moment of ``day`` (UTC)."""
+    """Return the first moment of ``day`` (UTC)."""
     return datetime.combine(day, datetime.min.time(), UTC)
 
 
 def moment_of(half_id: int) -> datetime:
-    """When ``half_id`` was made: milliseconds by the clock of its instance."""
+    """Return when ``half_id`` was generated, in milliseconds, by the clock of its instance."""
     return datetime.fromtimestamp(((half_id >> _TIME_SHIFT) + EPOCH_MS) / 1000, UTC)
 
 
 class HalfIds:
-    """The ids of one instance: each is above the one before, even if the clock is set back."""
+    """Generates the half and entry ids of one instance: each exceeds the one before, even if the clock is set back."""
 
     __slots__ = ("_last", "_slot")
 
@@ -68,11 +69,11 @@ class HalfIds:
 
     @property
     def last(self) -> int:
-        """The highest id made so far, or the lowest for the clock's time if that is higher."""
+        """Return the highest id generated so far, or the lowest for the clock's time if that is higher."""
         return self._last
 
     def advance(self) -> None:
-        """Catch up with the clock; once a turn is enough."""
+        """Advance to the time of the clock; once a turn is enough."""
         floor = (int(time.time() * 1000) - EPOCH_MS) << _TIME_SHIFT | self._slot
         if floor > self._last:
             self._last = floor
@@ -85,7 +86,7 @@ class HalfIds:
         return value
 
     def take(self, count: int) -> list[int]:
-        """As many of :meth:`next`."""
+        """Return the next ``count`` ids, as from :meth:`next`."""
         first = self._last + 1
         used = first & _SEQUENCE_MASK
         if not used or used + count - 1 > _SEQUENCE_MASK:
@@ -95,7 +96,7 @@ class HalfIds:
 
 
 class UuidV7:
-    """UUIDv7 as 16 octets; each is above the one before."""
+    """Generates UUIDv7 as 16 octets; each exceeds the one before."""
 
     __slots__ = ("_high", "_offset", "_random")
 
@@ -120,9 +121,10 @@ class UuidV7:
 
 
 class TxnIds:
-    """UUIDv7 as 16 octets, each above the one before: 22 bits of the instance and 40 of the check are the random bits.
+    """Generates txn-ids: UUIDv7 as 16 octets, each above the one before.
 
-    Unique for ever: an instance's times with their counter only grow, and no two instances have a number in common.
+    In place of random bits they have 22 bits of the instance and 40 of the check. They are unique for ever: an
+    instance's times with their counter only grow, and no two instances have the same number.
     """
 
     __slots__ = ("_high", "_instance", "_keyed")
@@ -133,7 +135,7 @@ class TxnIds:
         self._keyed = blake2b(key=secret, digest_size=_CHECK_OCTETS)
 
     def next(self, user: str | None = None) -> bytes:
-        """``user``: whose transaction it is; None: of a client without a login."""
+        """Return a new txn-id. ``user``: the id of its owner; None: a client without a login."""
         high = int(time.time() * 1000) << 12
         if high <= self._high:
             high = self._high + 1
@@ -144,22 +146,22 @@ class TxnIds:
         return plain + check.digest()
 
     def genuine(self, txn_id: bytes, user: str | None = None) -> bool:
-        """Whether this store has made it for this user."""
+        """Whether this store has generated the txn-id for this user."""
         plain = txn_id[:-_CHECK_OCTETS]
         check = self._keyed.copy()
         check.update(plain if user is None else plain + user.encode())
         return len(txn_id) == 16 and compare_digest(check.digest(), txn_id[-_CHECK_OCTETS:])
 
 
-#: 9999-01-01: a txn-id that no store has made may say a later time, and no calendar has that
+#: 9999-01-01: a forged txn-id may contain a later time, which ``datetime`` cannot represent
 _LATEST_MS = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 def declared_at(txn_id: bytes) -> datetime:
-    """When a txn-id was made: the first 48 bits of a UUIDv7 are Unix milliseconds."""
+    """Return when a txn-id was generated: the first 48 bits of a UUIDv7 are Unix milliseconds."""
     return datetime.fromtimestamp(min(int.from_bytes(txn_id[:6], "big"), _LATEST_MS) / 1000, UTC)
 
 
 def micros_of(txn_id: bytes) -> int:
-    """When a txn-id was made, in microseconds of Unix time."""
+    """Return when a txn-id was generated, in microseconds of Unix time."""
     return int.from_bytes(txn_id[:6], "big") * 1000

@@ -1,7 +1,7 @@
-"""Entries by the keys of a list, for commands and maintenance, whose sessions have the planner's own settings.
+"""Look up entries by a list of keys, for commands and maintenance, whose sessions have the planner's own settings.
 
-Their statements may be planned as if there were no entries: they were vacuumed while there were none, and have come
-since. A plan that compares each entry with each of the list looks as cheap then as one that looks each of them up.
+Their statements may be planned as if there were no entries: the table was vacuumed while it was empty, and entries were
+added since. A plan that compares each entry with each key then seems as cheap as one that looks up each key.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ _NUMBERS: Final = ARRAY(BigInteger)
 
 
 def keys_of(keys: Sequence[tuple[int, int]]) -> TableValuedAlias:
-    """These groups and ids of entries, as ``group_id`` and ``id``."""
+    """Return a table of these groups and ids of entries, as ``group_id`` and ``id``."""
     groups, ids = cast([group for group, _ in keys], _INTEGERS), cast([number for _, number in keys], _NUMBERS)
     return func.unnest(groups, ids).table_valued("group_id", "id").render_derived()
 
 
 def listed(keys: FromClause) -> ColumnElement[bool]:
-    """Whether an entry has a ``group_id`` and ``id`` of these: where :data:`BY_KEY` is set, each of
-    the list is looked up. See ``_LISTED`` of :mod:`store.commit.parts` for the array.
+    """Return the condition that an entry has a ``group_id`` and ``id`` of these.
+
+    With :data:`BY_KEY` set, each key of the list is looked up. See ``_LISTED`` of :mod:`store.commit.parts` for the
+    array.
     """
     return (entry.c.group_id == any_(array([keys.c.group_id]))) & (entry.c.id == keys.c.id)

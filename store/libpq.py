@@ -1,7 +1,7 @@
-"""One non-blocking connection to PostgreSQL in the loop, which reconnects by itself.
+"""Keep one non-blocking connection to PostgreSQL in the loop, which reconnects by itself.
 
-libpq through :mod:`psycopg.pq`: nothing here ever waits. One query is under way at a time. Its owner gets either the
-results, or the news that the connection was lost: then it is unknown whether the query took effect.
+It uses libpq through :mod:`psycopg.pq`, and never blocks. One query is under way at a time. Its owner receives the
+results, or is called when the connection was lost: then it is unknown whether the query took effect.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable
 from store.loop import Backoff, Loop
 from store.session import KEEPALIVE, OF_WORKERS, SEEN, Timeline, in_turn, unfit
 
-# The server's process behind a connection, as the server itself says it.
+# The server process behind a connection, as the server itself reports it.
 #
-# What libpq says of it is a number that a pooler between the two makes up. The time at which a process began tells it
-# from a later one with the same number.
+# The process id that libpq reports may be invented by a pooler between the two. The start time distinguishes a process
+# from a later one with the same id.
 
 #: When a process of ``pg_stat_activity`` began, in microseconds; 0: the role may not see it.
 BEGAN: Final = "coalesce((extract(epoch from backend_start) * 1000000)::int8, 0)"
@@ -33,8 +33,9 @@ ASK_BACKEND: Final = f"select pid, {BEGAN} from pg_stat_get_activity(pg_backend_
 
 
 def without_place(name: str) -> str:
-    """SQL: the name of a session, which the expression ``name`` gives, without its client's place, which PgBouncer adds
-    (``application_name_add_host``).
+    """Return SQL for a session's name without its client's host, which PgBouncer adds (``application_name_add_host``).
+
+    ``name``: the SQL expression of the whole name.
     """
     return f"split_part({name}, ' - ', 1)"
 
@@ -43,14 +44,14 @@ SESSION_NAME: Final = without_place("application_name")
 
 
 class Backend(NamedTuple):
-    """``began``: microseconds since 1970; 0: not known."""
+    """A server process. ``began``: microseconds since 1970; 0: not known."""
 
     pid: int
     began: int
 
     @property
     def parameters(self) -> list[bytes]:
-        """Its two parts as an int4 and an int8, binary."""
+        """Return pid and start as binary parameters, int4 and int8."""
         return [int4(self.pid), int8(self.began)]
 
 
@@ -59,12 +60,12 @@ NO_BACKEND = Backend(0, 0)
 
 
 def read_backend(answer: pq.abc.PGresult) -> Backend:
-    """The answer to :data:`ASK_BACKEND`, which is in text."""
+    """Read the answer to :data:`ASK_BACKEND`, which is in text format."""
     return Backend(int(answer.get_value(0, 0) or 0), int(answer.get_value(0, 1) or 0))
 
 
 def read_backends(answer: pq.abc.PGresult) -> set[Backend]:
-    """Rows of a pid and :data:`BEGAN`, binary."""
+    """Read rows of a pid and :data:`BEGAN`, in binary format."""
     of = int.from_bytes
     return {
         Backend(of(answer.get_value(row, 0) or b"", "big"), of(answer.get_value(row, 1) or b"", "big"))
@@ -75,16 +76,16 @@ def read_backends(answer: pq.abc.PGresult) -> set[Backend]:
 log = structlog.get_logger(__name__)
 
 RETRY = Backoff(first=0.05, longest=1.0)
-# A connection that lived this long did not fail at once: the next attempt need not wait.
+# The loss of a connection that lived this long counts as a first failure: the next attempt follows soon.
 STEADY_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
-#: How often the log says that the database is still away.
+#: How often the log repeats that the database is still away.
 SAY_AGAIN_SECONDS = 30.0
 
 _READ = select.EPOLLIN
 _BOTH = select.EPOLLIN | select.EPOLLOUT
-#: The function of PostgreSQL that gives this warning. Its text is translated, and other warnings, such as those of
-#: transaction ids that run out, have the same SQLSTATE.
+#: The function of PostgreSQL that reports this warning. Its text is translated, and other warnings, such as those about
+#: transaction ids running out, have the same SQLSTATE.
 _WAIT_FOR_STANDBY = b"SyncRepWaitForLSN"
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.EMPTY_QUERY)
 
@@ -108,13 +109,13 @@ def int8(number: int) -> bytes:
 
 
 class Owner(Protocol):
-    """What uses the connection."""
+    """The user of a connection, whom it calls at its events."""
 
     def connected(self) -> None:
-        """It is up, set up and idle."""
+        """Called when the connection is up, set up and idle."""
 
     def lost(self) -> None:
-        """It is lost: the outcome of a query under way is unknown. A new connection is being made."""
+        """Called when it is lost: the outcome of a query under way is unknown. A new connection is being made."""
 
     def notified(self, channel: str, payload: str) -> None: ...
 
@@ -123,7 +124,10 @@ Answer = Callable[[list[pq.abc.PGresult] | StoreError], None]
 
 
 class Connection:
-    """``setup``: SQL (several statements) run once on each new connection before it is used."""
+    """Runs one query at a time on a connection to PostgreSQL, and reconnects when it is lost.
+
+    ``setup``: SQL (several statements) that is run once on each new connection before its use.
+    """
 
     def __init__(
         self, loop: Loop, url: str, name: str, setup: str, owner: Owner, *, connect_seconds: float = CONNECT_SECONDS
@@ -148,30 +152,30 @@ class Connection:
         #: the failure that was logged last, and when
         self._said = ""
         self._said_at = 0.0
-        #: and the log does not say yet that it is up again
+        #: True until the log reports that the connection is up again
         self._away_said = False
-        #: since when the server has had no connection left for this one; 0: it is up, or away for another reason
+        #: since when the server refuses this connection as it has none left; 0: it is up, or away for another reason
         self._none_left_since = 0.0
         self._answer: Answer | None = None
         self._results: list[pq.abc.PGresult] = []
         self._failure: StoreError | None = None
-        #: the server has warned that the question under way did not wait for the standby
+        #: True if the server has warned that the query under way did not wait for the standby
         self._unreplicated = False
-        #: where the server was when the connection was made; None: it does not say
+        #: the server's timeline when the connection was made; None: it is not known
         self._at: Timeline | None = None
-        #: the server's process; after a loss, the one that was lost until another connection is up
+        #: the server process; after a loss, that of the lost connection until a new one is up
         self.backend = NO_BACKEND
         self._closed = False
         self._prepared: set[bytes] = set()
-        #: when the question under way was asked, or was last seen to go out further; and how many were asked so far
+        #: when the query under way was sent, or more of it was last seen to be transmitted; and the queries so far
         self._asked_at = 0.0
         self._asked = 0
-        #: octets of the question under way that the kernel had at the last check
+        #: octets of the query under way that the kernel had not transmitted at the last check
         self._unsent = 0
         self.up = False
-        #: the last connection ended because the server is closing, or takes no connections for now
+        #: True if the last connection ended because the server is closing, or accepts no connections for now
         self.server_ended = False
-        #: the SQLSTATE of the last question, where it ended the connection; empty: it has none, or did not
+        #: the SQLSTATE of the last query, where that ended the connection; empty: it has none, or did not
         self.refused_with = ""
 
     # -- making the connection
@@ -262,7 +266,7 @@ class Connection:
         self._owner.connected()
 
     def _not_made(self, pg: pq.abc.PGconn) -> None:
-        # whole: psycopg's own reading of it leaves the server's FATAL out
+        # the whole text: psycopg's own version leaves out the server's FATAL
         error = not_connected(pg.error_message.decode(errors="replace"))
         if error.sqlstate != NONE_LEFT:
             self._none_left_since = 0.0
@@ -271,7 +275,7 @@ class Connection:
         self._gone(str(error))
 
     def none_left(self, seconds: float) -> bool:
-        """Whether the server has had no connection left for this one for so many seconds."""
+        """Whether the server has had no connection left for this one for at least ``seconds``."""
         return self._none_left_since > 0 and time.monotonic() - self._none_left_since >= seconds
 
     def _gone(self, why: str) -> None:
@@ -298,7 +302,7 @@ class Connection:
             self._owner.lost()
 
     def _say(self, why: str) -> None:
-        """Log a failure when it is the first, when its reason changes, and once in a while."""
+        """Log a failure if it is the first, if its reason has changed, and each :data:`SAY_AGAIN_SECONDS`."""
         now = time.monotonic()
         if why != self._said or now - self._said_at >= SAY_AGAIN_SECONDS:
             self._said, self._said_at, self._away_said = why, now, True
@@ -315,7 +319,7 @@ class Connection:
     # -- one query at a time
 
     def forget_statements(self) -> None:
-        """The server has dropped all prepared statements."""
+        """Called when the server has deallocated all prepared statements: they are prepared anew."""
         self._prepared.clear()
 
     @property
@@ -323,8 +327,9 @@ class Connection:
         return self.up and self._answer is None
 
     def overdue(self, seconds: float) -> int:
-        """The number of the question that has no answer ``seconds`` after its octets last went out further; 0: none. So
-        a question that takes long to transmit is not overdue.
+        """Return the number of the query that has no answer ``seconds`` after its last octets were transmitted.
+
+        0: no query is overdue. A query that takes long to transmit is not.
         """
         if not self.up or self._answer is None or time.monotonic() - self._asked_at <= seconds:
             return 0
@@ -336,18 +341,18 @@ class Connection:
         return self._asked
 
     def _unsent_octets(self) -> int:
-        """Octets that the kernel has, and the server's side has not acknowledged."""
+        """Return how many octets in the kernel's buffer the server's side has not acknowledged."""
         size: int
         (size,) = struct.unpack("i", fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4)))
         return size
 
     def drop(self, why: str) -> None:
-        """Drop the connection and make it anew; the outcome of a question under way is unknown."""
+        """Drop the connection and make a new one; the outcome of a query under way is unknown."""
         if self.up:
             self._gone(why)
 
     def drop_if_left_behind(self) -> bool:
-        """Drop the connection if another server has taken the place of its own meanwhile."""
+        """Drop the connection if another server has replaced its server meanwhile. Whether it was dropped."""
         above = SEEN.above(self._at) if self.up else 0
         if above:
             self.server_ended = True
@@ -355,7 +360,7 @@ class Connection:
         return bool(above)
 
     def execute(self, name: bytes, sql: str, parameters: Sequence[bytes | None], answer: Answer) -> None:
-        """Run the prepared statement ``name`` (prepared first where this connection has not yet), binary both ways."""
+        """Run the statement ``name``, prepared first if necessary; parameters and results are binary."""
         pg = self._pg
         assert pg is not None
         assert self._answer is None
@@ -451,14 +456,14 @@ class Connection:
         if self.drop_if_left_behind():
             return
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreInTrouble):
-            # The server is shutting down, full, or read-only: not the question's fault, so try again later.
+            # The server is shutting down, full, or read-only: the query is not the reason, so try again later.
             self.server_ended, self.refused_with = True, failure.sqlstate or ""
             self._gone(str(failure))
             return
         answer(failure if failure is not None else results)
 
 
-# A server process whose reply was lost may still be at work: its effect is known only once it has ended.
+# A server process whose reply was lost may still be running: its effect is known only once it has ended.
 
 _OUR_NAME = without_place("current_setting('application_name')")
 _TERMINATE = (
@@ -472,18 +477,19 @@ _TERMINATE_AGAIN_SECONDS = 1.0
 
 
 class LostBackend:
-    """Ends the server process of the lost ``connection``, over the new one."""
+    """Terminates the server process of a lost ``connection``, by the new one."""
 
     def __init__(self, loop: Loop, connection: Connection) -> None:
         self._loop = loop
         self._connection = connection
-        # A new connection that is lost, too, begins again: results of the earlier attempt do not count.
+        # Counts attempts: if the new connection is lost, too, results of the earlier attempt are ignored.
         self._attempt = 0
 
     def terminate(self, old: Backend, ended: Callable[[], None]) -> None:
-        """Call it when the new connection is idle; ``ended()`` is called once the process ``old`` of ours is gone.
+        """Terminate our process ``old``; ``ended()`` is called once it no longer exists.
 
-        Until then the connection may not be used for anything else. If it is lost meanwhile, call it again.
+        The new connection must be idle, and may not be used for anything else until then. If it is lost meanwhile, call
+        this method again.
         """
         self._attempt += 1
         self._look(self._attempt, old, ended)

@@ -1,4 +1,4 @@
-"""What one process at a time does, by locks that only the owner of the store and its service can take.
+"""Lock tasks that one process at a time may do, by rows that only the owner of the store and its service can lock.
 
 PostgreSQL gives its advisory locks to every role that may connect to the database: one that only posts in SQL could
 keep the service from starting.
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from store.errors import Contended, boundary
 from store.schema import SCHEMA
 
-#: The names of the locks, and what those that have them do.
+#: The names of the locks, and the task of each.
 NAMES: Final = {
     "slots": "choose the slot of an instance's ids",
     "giving up": "give up instances that are dead",
@@ -39,9 +39,10 @@ def take(connection: Connection, name: str) -> None:
 
 @contextmanager
 def over_commits(connection: Connection, table: str, mode: str, *, at_once: bool = False) -> Iterator[bool]:
-    """Have a lock of a table over commits of ``connection``, by a connection beside it: a transaction with such a lock
-    alone holds back neither vacuum nor those that read what is committed. False: with ``at_once``, another has one that
-    excludes it.
+    """Lock a table during the block, over commits of ``connection``, by a second connection.
+
+    A transaction with only such a lock delays neither vacuum nor readers of committed rows. False: with ``at_once``,
+    another session has a conflicting lock.
     """
     with boundary(), connection.engine.connect() as beside:
         mine = True
@@ -53,7 +54,7 @@ def over_commits(connection: Connection, table: str, mode: str, *, at_once: bool
         yield mine
 
 
-# Which sessions hold up one of the coordinator's, as PostgreSQL shows them.
+# The sessions that block those of the coordinator, as PostgreSQL shows them.
 
 _HELD_UP = text(
     """with late as (select pid, query_start from pg_stat_activity
@@ -74,8 +75,10 @@ _WAIT_FOR_STANDBY = text(
 
 @dataclass(frozen=True, kw_only=True)
 class HeldUp:
-    """``seconds``: of the statement that has run for the longest; None: none does for long, or the role may not see
-    it. ``of_what``: the tables, or kinds of lock, that are waited for. ``by``: the sessions that hold them, by process
+    """What blocks a session.
+
+    ``seconds``: of the statement that has run longest; None: no statement runs for long, or the role may not see it.
+    ``of_what``: the tables, or kinds of lock, that it waits for. ``by``: the sessions that have locked them, by process
     and application; None: it waits for no lock.
     """
 
@@ -85,7 +88,7 @@ class HeldUp:
 
 
 def held_up(connection: Connection, session: str, seconds: float) -> HeldUp:
-    """What holds up sessions whose names are like this, which have been at one statement for so long."""
+    """Query what blocks sessions with names like ``session`` that have run one statement for so many ``seconds``."""
     with boundary():
         row = connection.execute(_HELD_UP, {"session": session, "seconds": seconds}).one()
         connection.rollback()
@@ -93,8 +96,9 @@ def held_up(connection: Connection, session: str, seconds: float) -> HeldUp:
 
 
 def waiting_for_standby(connection: Connection) -> int:
-    """Sessions of the database whose commit, with its locks, waits for a synchronous standby; as far as the role may
-    see them.
+    """Count the database's sessions whose commit, with its locks, waits for a synchronous standby.
+
+    Only those that the role may see are counted.
     """
     with boundary():
         found = connection.scalar(_WAIT_FOR_STANDBY)

@@ -1,4 +1,4 @@
-"""What the store needs of its event loop, and how long it pauses between attempts."""
+"""Define the store's interface to its event loop, and its pauses between attempts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple, Protocol
 
 
 class Backoff(NamedTuple):
-    """Pauses between attempts, in seconds: each is twice as long as the one before, up to the longest."""
+    """Computes pauses between attempts, in seconds: each is twice as long as the one before, up to the longest."""
 
     first: float
     longest: float
 
     def after(self, failures: int) -> float:
-        """The pause after so many failures in a row, from 1 on."""
+        """Return the pause after so many failures in a row, from 1 on."""
         return min(self.first * 2.0 ** min(failures - 1, 10), self.longest)
 
 
@@ -30,6 +30,7 @@ class Loop(Protocol):
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None: ...
 
     def contain(self, what: object) -> None:
-        """Call it while an unexpected exception is handled, which arose in ``what``, a callback or a unit. It closes
-        the client's connection that ``what`` belongs to, if there is one; everything else goes on.
+        """Contain an unexpected exception, while it is handled, that ``what``, a callback or a unit, has raised.
+
+        It closes the client's connection that ``what`` belongs to, if it has one; everything else continues.
         """

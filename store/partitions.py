@@ -1,8 +1,8 @@
-"""Partitions of ``half`` and ``op``, one a day (UTC), made ahead.
+"""Create the partitions of ``half`` and ``op`` ahead, one a day (UTC).
 
 There is no default partition: adding a day would lock out all its readers and writers, and no day could be detached
-while it is read. So days are made long before they are needed; a batch that still finds none for one of its rows makes
-it and tries once more (:mod:`store.commit.group_commit`). Both call the function ``coordinator.make_day``.
+while it is read. So days are created long before they are needed; a batch that still lacks the partition of one of its
+rows creates it and is sent once more (:mod:`store.commit.group_commit`). Both call ``coordinator.make_day``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from store.errors import Contended, boundary
 from store.tables import SCHEMA
 
 DAYS_AHEAD = 14
-#: Days before today that also need partitions: of transactions declared then, and for slow clocks.
+#: Days before today that also need partitions: for transactions declared then, and for slow clocks.
 DAYS_BACK = 2
-#: With fewer days ahead than these an operator has to look.
+#: With fewer days ahead than these an operator must find out why.
 FEWEST_AHEAD = 7
 
 #: The tables that are partitioned by day.
@@ -31,7 +31,7 @@ _NAME = re.compile(r"(half|op)_(\d{8})")
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """``created``: names of new partitions; ``ahead``: days in a row after today that have partitions."""
+    """The created partitions. ``created``: their names; ``ahead``: days in a row after today that have partitions."""
 
     created: tuple[str, ...]
     ahead: int
@@ -43,9 +43,9 @@ class Made:
 
 
 def make_ahead(connection: Connection, *, now: datetime | None = None, days: int = DAYS_AHEAD) -> Made:
-    """Make the missing partitions of today, the ``days`` days after it and a few before it; commits.
+    """Create the missing partitions of today, the ``days`` days after it and a few before it; commits.
 
-    Short locks only: no reader or writer waits. A partition that others lock meanwhile is left for the next call.
+    It takes short locks only: no reader or writer waits. A partition that others lock now is left for the next call.
     """
     today = (now or datetime.now(UTC)).astimezone(UTC).date()
     there = existing(connection)
@@ -61,10 +61,11 @@ def make_ahead(connection: Connection, *, now: datetime | None = None, days: int
 
 
 def make_days(connection: Connection, days: Sequence[date]) -> list[str]:
-    """Make the missing partitions of ``days``; commits. Returns the names of the new ones: none for a day that
-    retention has dropped.
+    """Create the missing partitions of ``days``, except days that retention has dropped; commits.
 
-    :raises Contended: another process makes or drops partitions for longer than a moment.
+    Returns the names of the new partitions.
+
+    :raises Contended: another process creates or drops partitions, and takes longer than the lock timeout.
     """
     with boundary():
         made = connection.scalars(
@@ -76,7 +77,7 @@ def make_days(connection: Connection, days: Sequence[date]) -> list[str]:
 
 
 def existing(connection: Connection) -> dict[str, set[date]]:
-    """The days that have a partition, by table."""
+    """Return the days that have a partition, by table."""
     with boundary():
         names = connection.scalars(
             text(
@@ -94,7 +95,7 @@ def existing(connection: Connection) -> dict[str, set[date]]:
 
 
 def days_ahead(connection: Connection, *, now: datetime | None = None) -> int:
-    """How many days in a row after today have partitions; -1: not even today."""
+    """Return how many days in a row after today have partitions; -1: not even today has."""
     today = (now or datetime.now(UTC)).astimezone(UTC).date()
     there = existing(connection)
     complete = set.intersection(*there.values())
@@ -105,10 +106,10 @@ def days_ahead(connection: Connection, *, now: datetime | None = None) -> int:
 
 
 def name_of(table: str, day: date) -> str:
-    """The name of the partition of a day."""
+    """Return the name of the partition of a day."""
     return f"{table}_{day:%Y%m%d}"
 
 
 def op_id_at(moment: datetime) -> uuid.UUID:
-    """The lowest UUIDv7 that can have been made at ``moment`` (aware)."""
+    """Return the lowest UUIDv7 that can have been generated at ``moment`` (aware)."""
     return uuid.UUID(int=int(moment.timestamp() * 1000) << 80)

@@ -1,4 +1,4 @@
-"""Permissions and roles for administration: grant, revoke, list (S3). Each change takes its turn, and is counted."""
+"""Administer permissions and roles: grant, revoke, list (S3). Changes are made one at a time, and counted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from store.tables import permission, store_identity, user_account, user_role
 
 
 class Verb(StrEnum):
-    """What a permission allows."""
+    """The verbs of permissions."""
 
     SEND = "send"
     RECEIVE = "receive"
     BROWSE = "browse"
-    #: by naming an address that is not there, or asking for a dynamic one
+    #: by naming an address that does not exist, or requesting a dynamic one
     CREATE = "create"
     #: be a checker: its pattern is of names of producer groups
     CHECK = "check"
@@ -30,8 +30,9 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grantee:
-    """A user, or all that have a role: one of the two is None. Clients without a login have the role
-    :data:`store.tables.ANONYMOUS`.
+    """A user, or all users with a role: one of the two is None.
+
+    Clients without a login have the role :data:`store.tables.ANONYMOUS`.
     """
 
     user: str | None = None
@@ -53,7 +54,7 @@ class PermissionLine:
 
 
 def counted(connection: Connection) -> None:
-    """A change of users or permissions begins: others wait until it is committed, and then all instances ask anew."""
+    """Begin a change of users or permissions: others wait until its commit, after which all instances query anew."""
     # lock order: 9
     connection.execute(update(store_identity).values(permission_changes=store_identity.c.permission_changes + 1))
     connection.execute(select(func.pg_notify(channels.PERMISSION, "")))
@@ -68,7 +69,7 @@ def _of(grantee: Grantee) -> ColumnElement[bool]:
 
 
 def grant(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pattern: str) -> bool:
-    """One that is there already stays. Commits. False: there is no such user."""
+    """Grant a permission, if it does not exist yet; commits. False: there is no such user."""
     with boundary():
         counted(connection)
         if grantee.user is not None and not _is_user(connection, grantee.user):
@@ -84,7 +85,7 @@ def grant(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pat
 
 
 def revoke(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pattern: str) -> int:
-    """Take back permissions with just this pattern. Commits. Returns how many there were."""
+    """Revoke permissions with exactly this pattern; commits. Returns how many there were."""
     with boundary():
         counted(connection)
         found = connection.execute(
@@ -97,7 +98,7 @@ def revoke(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pa
 
 
 def give_role(connection: Connection, user: str, role: str) -> bool:
-    """Commits. False: there is no such user."""
+    """Give a role to a user; commits. False: there is no such user."""
     with boundary():
         counted(connection)
         if not _is_user(connection, user):
@@ -111,7 +112,7 @@ def give_role(connection: Connection, user: str, role: str) -> bool:
 
 
 def take_role(connection: Connection, user: str, role: str) -> bool:
-    """Commits. False: the user does not have it."""
+    """Take a role from a user; commits. False: the user does not have it."""
     with boundary():
         counted(connection)
         found = connection.execute(delete(user_role).where(user_role.c.user_name == user, user_role.c.role == role))
@@ -122,7 +123,7 @@ def take_role(connection: Connection, user: str, role: str) -> bool:
 
 
 def list_all(connection: Connection) -> list[PermissionLine]:
-    """Users first, each in the order of names."""
+    """Return all permissions, those of users first, each in the order of names."""
     with boundary():
         rows = connection.execute(
             select(
@@ -133,14 +134,14 @@ def list_all(connection: Connection) -> list[PermissionLine]:
 
 
 def users_of(connection: Connection, role: str) -> list[str]:
-    """The users that have the role, by name."""
+    """Return the users that have the role, by name."""
     with boundary():
         found = select(user_role.c.user_name).where(user_role.c.role == role).order_by(user_role.c.user_name)
         return list(connection.scalars(found))
 
 
 def none_counts(connection: Connection) -> bool:
-    """Whether clients without a login may do everything: there are no users, and no permissions."""
+    """Whether clients without a login may do everything, as the store has no users and no permissions."""
     with boundary():
         return not connection.scalar(select(exists(select(user_account)))) and not connection.scalar(
             select(exists(select(permission)))

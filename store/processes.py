@@ -1,4 +1,4 @@
-"""Tells processes of a Linux machine apart, also when the kernel has reused a process id."""
+"""Identify processes of a Linux machine, also when the kernel has reused a process id."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def throw_away(
             )
         )
         after_each(len(gone))
-        # One that waited for its time may have held up its message group (D3).
+        # A delayed entry may have blocked its message group (D3).
         connection.execute(select(func.pg_notify(channels.READY, str(group_id))))
         connection.commit()
         # The next chunk begins above the rows just deleted.

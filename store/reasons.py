@@ -1,4 +1,4 @@
-"""Why a transaction was decided, where the service says it in a word of its own. Texts of operators are other ones."""
+"""The reasons of decisions that the service itself writes. Operators cannot use them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ APPLICATION: Final = "application"
 CHECKED: Final = "checked"
 #: After the last check.
 EXHAUSTED: Final = "check-exhausted"
-#: By a question (T11).
+#: By a query of its outcome (T11).
 ASKED: Final = "asked"
 TIMEOUT: Final = "timeout"
 LINK_LOST: Final = "link-lost"
@@ -23,9 +23,9 @@ STORE_REFUSED: Final = "store-refused"
 INSTANCE_LOST: Final = "instance-lost"
 ADDRESS_REMOVED: Final = "address-removed"
 
-#: Those of decisions that no instance makes, and no operator either: the watch over the instances, a removal, and SQL.
+#: Reasons of decisions made neither by an instance nor by an operator: by the watch of instances, a removal, or SQL.
 OF_NO_INSTANCE: Final = (INSTANCE_LOST, ADDRESS_REMOVED, APPLICATION)
-#: All of them: an operator gives none of these.
+#: All reasons, which operators may not give.
 WORDS: Final = (
     *(DISCHARGED, APPLICATION, CHECKED, EXHAUSTED, ASKED, TIMEOUT, LINK_LOST, PARTIAL_DELIVERY, ROLLBACK_ONLY),
     *(STORE_REFUSED, INSTANCE_LOST, ADDRESS_REMOVED),

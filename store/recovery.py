@@ -1,6 +1,6 @@
-"""Instances: each registers when it starts; the others give it up when it is dead.
+"""Register instances when they start, and give them up when they are dead.
 
-All SQL here blocks: a worker calls it before it listens, and later the watch (:mod:`store.recovery`) does.
+All SQL here blocks: a worker calls it before it listens, and later :class:`Watch` does.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ from store.tables import (
     txn,
 )
 
-# Which instance holds an entry: by the entry's own lease, or by the range that the holder of its group has read.
+# An instance holds an entry by the entry's own lease, or by the range that it has read as the holder of the group.
 
-#: Entries that the holder of a group reads by range: of normal priority, and not for later.
+#: Entries that the holder of a group reads by range: of normal priority, not delayed, and not failed.
 by_range = (entry.c.priority == terms.DEFAULT) & entry.c.available_at.is_(None) & entry.c.failed.is_(None)
 
-#: An instance holds the entry: in a window, or on its way to a consumer.
+#: True of an entry that an instance holds: in a window, or on its way to a consumer.
 held = (entry.c.lease != 0) | (
     by_range
     & select(consumer_group.c.id)
@@ -86,20 +86,21 @@ held = (entry.c.lease != 0) | (
 )
 
 
-# Entries that ended instances had leased go back to their groups, where others get them.
+# Entries that ended instances had leased return to their groups, and other instances lease them.
 
 _LARGEST_COUNT: Final = 32767
 _AS_BEFORE: Final = text("set local enable_seqscan to default; set local jit to default")
-#: the ids of the instances that live
+#: selects the ids of the instances that live
 LIVE: Final = select(instance.c.id).where(instance.c.ended_at.is_(None))
-#: where a version of an entry is
+#: the place of a row version of an entry
 _PLACE: Final[ColumnElement[str]] = literal_column(f"{entry.fullname}.ctid")
 
 
 def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]:
-    """Free one entry, if an instance that has ended, or was never there, leases it; with it all that such instances
-    have of its message group, and their claim to this: what comes behind it must not come before it (P18). The halves
-    of all that is freed; the transaction is the caller's.
+    """Free one entry, if an instance that has ended, or never existed, leases it.
+
+    With it all entries of its message group that such instances lease are freed, and their claim to the group: no later
+    entry of the group may overtake it (P18). Returns the halves of all freed entries; the transaction is the caller's.
     """
     its = (entry.c.group_id == group_id, entry.c.id == entry_id)
     key = connection.scalar(select(entry.c.message_group).where(*its))
@@ -113,8 +114,9 @@ def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]
 
 
 def give_back_each(connection: Connection, entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same of some entries without message groups, by their groups and ids. The groups and halves of all that is
-    freed."""
+    """Free some entries without message groups, as :func:`give_back` does.
+
+    ``entries``: their groups and ids. Returns the groups and halves of the freed entries."""
     freed = return_leased(connection, listed(keys_of(entries)))
     if freed:
         connection.execute(select(func.pg_notify(channels.READY, "")))
@@ -122,15 +124,15 @@ def give_back_each(connection: Connection, entries: Sequence[tuple[int, int]]) -
 
 
 def return_all(connection: Connection) -> int:
-    """Free all entries that dead instances held for their consumers, not those that transactions hold. How many."""
-    # Those that were read come first: an entry that was leased and is free then is not counted a second time.
+    """Free all entries that dead instances held, except those that transactions hold. Returns how many."""
+    # Entries in ranges are freed first: one whose lease is ended afterwards is not counted twice.
     lost = (_read(connection), _leased())
     with _by_index(connection):
         return sum(connection.execute(_freed(each)).rowcount for each in lost)
 
 
 def return_leased(connection: Connection, *only: ColumnElement[bool]) -> Sequence[Row[int, int]]:
-    """Free the entries that dead instances had leased; of these ``only`` such. Returns their groups and halves."""
+    """Free the entries that dead instances had leased, restricted by ``only``. Returns their groups and halves."""
     with _by_index(connection):
         return connection.execute(_freed(_leased(*only)).returning(entry.c.group_id, entry.c.half_id)).all()
 
@@ -142,7 +144,7 @@ def _leased(*only: ColumnElement[bool]) -> Select[str]:
 
 
 def _read(connection: Connection) -> Select[str]:
-    """Those in the ranges that dead holders of groups had read."""
+    """Return a query of the entries in the ranges that dead holders of groups had read."""
     dead = consumer_group.c.holder.not_in(LIVE) & (consumer_group.c.holder != 0)
     its = (group_read.c.group_id == consumer_group.c.id) & (group_read.c.instance_id == consumer_group.c.holder)
     through = select(consumer_group.c.id, func.max(group_read.c.read_through)).join(group_read, its).where(dead)
@@ -150,37 +152,37 @@ def _read(connection: Connection) -> Select[str]:
     groups = cast([each[0] for each in found], postgresql.ARRAY(Integer))
     ids = cast([each[1] for each in found], postgresql.ARRAY(BigInteger))
     ranges = func.unnest(groups, ids).table_valued("group_id", "id").render_derived()
-    # The sum keeps PostgreSQL from the index of leases: nearly all that wait have none.
+    # The sum keeps PostgreSQL from using the index of leases: nearly all waiting entries have no lease.
     lost = (entry.c.group_id == ranges.c.group_id, entry.c.id <= ranges.c.id, entry.c.lease + 0 == 0, by_range)
-    # As it locks, it is one look for each range, however many entries PostgreSQL expects there.
+    # As it locks rows, it is run once for each range, however many entries PostgreSQL expects there.
     read = select(_PLACE.label("place")).where(*lost).with_for_update().lateral()
     return select(read.c.place).select_from(ranges.join(read, true()))
 
 
 @contextmanager
 def _by_index(connection: Connection) -> Iterator[None]:
-    """What follows in the transaction is planned as before."""
+    """Plan the statements of the block to use indexes, and later ones of the transaction as before."""
     connection.execute(BY_INDEX)
     yield
     connection.execute(_AS_BEFORE)
 
 
 def _freed(lost: Select[str]) -> Update:
-    """Frees the entries in these places; where their group is gone they stay.
+    """Return an update that frees the entries in these places; where their group is removed they stay.
 
-    ``lost`` locks what it finds, as servers from before November 2025 do not look again whether a place is among them.
-    One that another has freed meanwhile, and an instance that lives may have leased by now, has another place: it is
-    left alone.
+    ``lost`` locks the rows it selects, as servers from before November 2025 do not check again whether a place is among
+    them. An entry that another process has freed meanwhile, and a living instance may have leased by now, has another
+    place: it is left unchanged.
     """
     lives = (
         select(consumer_group.c.id)
         .join(address, address.c.id == consumer_group.c.address_id)
-        # Not of addresses and groups that are deleted anyway.
+        # Excludes addresses and groups that are deleted anyway.
         .where(~of_the_dead(consumer_group.c.instance_id), ~of_the_dead(address.c.instance_id))
         .subquery()
     )
-    # It may have been sent: one attempt more. The end of an instance fails nothing (D5). What is on its way to the dead
-    # letters was not sent.
+    # The entry may have been sent: its attempts are incremented. The end of an instance is no failure (D5). An entry on
+    # its way to the dead letters was not sent.
     sent = entry.c.failed.is_(None)
     attempts = func.least(cast(entry.c.attempts, Integer) + cast(sent, Integer), _LARGEST_COUNT)
     return (
@@ -191,18 +193,18 @@ def _freed(lost: Select[str]) -> Update:
 
 
 def of_the_dead(owner: ColumnElement[int | None]) -> ColumnElement[bool]:
-    """Whether it is an instance that does not live."""
+    """Return the condition that ``owner`` is an instance that does not live."""
     # Rows without an instance do not belong to a dead one: null is "not in" an empty list.
     return owner.is_not(None) & owner.not_in(LIVE)
 
 
-#: An instance whose heartbeat stands still for longer, while the database answers, is dead, on whatever machine.
+#: An instance whose heartbeat does not change for longer, while the database answers, is dead, on whatever machine.
 STALE_SECONDS = 10.0
 
 _TERMINATE_MS = 5000
 
 
-#: the instances that live, and the values of their heartbeats
+#: selects the instances that live, and the values of their heartbeats
 LIVING = (
     select(instance, heartbeat.c.beaten_at)
     .outerjoin(heartbeat, heartbeat.c.instance_id == instance.c.id)
@@ -210,29 +212,29 @@ LIVING = (
 )
 
 
-#: whether an instance has beaten lately, and how many of those that have not ended have
+#: whether an instance has beaten recently, and how many of those that have not ended have
 BEATING = heartbeat.c.beaten_at >= func.now() - timedelta(seconds=STALE_SECONDS)
 ALIVE = select(func.count()).select_from(instance.join(heartbeat)).where(instance.c.ended_at.is_(None), BEATING)
-#: whether the database takes no change of this session: a standby, or what is set to read only
+#: whether the database refuses changes by this session: a standby, or a database or role set to read only
 READ_ONLY = (func.current_setting("transaction_read_only") == "on").label("only_reads")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """An instance that has just begun. ``highest_id``: of all halves and entries; new ids have to be above it."""
+    """A newly registered instance. ``highest_id``: of all halves and entries; new ids must be above it."""
 
     instance_id: int
-    #: of its ids (:class:`store.ids.HalfIds`)
+    #: the part of its ids that no other instance has (:class:`store.ids.HalfIds`)
     slot: int
     store_id: str
-    #: with which the store recognizes its own txn-ids
+    #: the key by which the store recognizes its own txn-ids
     secret: bytes
     highest_id: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenUp:
-    """What recovery has given back or undone."""
+    """What recovery has returned or undone."""
 
     #: instances found dead now
     instances: tuple[int, ...] = ()
@@ -240,20 +242,20 @@ class GivenUp:
     leases: int = 0
     #: undecided transactions that got the op ``rollback``
     transactions: int = 0
-    #: dynamic addresses and volatile groups that are gone
+    #: dynamic addresses and volatile groups that were removed
     addresses: int = 0
     groups: int = 0
-    #: others hold rows of theirs now, as the commit of an application that is long at work: the next call goes on
+    #: True if others lock some of the rows now, such as the long commit of an application: the next call continues
     owed: bool = False
 
 
 def register(connection: Connection, version: str) -> Registration:
-    """A row for this process, with a slot that no other living instance has; commits.
+    """Insert a row for this process, with a slot that no other living instance has; commits.
 
     :raises StoreUnavailable: also when all slots are taken.
     """
     with boundary():
-        # One process at a time, for a moment: two would choose the same slot.
+        # One process at a time, briefly: two would choose the same slot.
         # lock order: 1
         locks.take(connection, "slots")
         taken = set(connection.scalars(select(instance.c.slot).where(instance.c.ended_at.is_(None))))
@@ -285,11 +287,11 @@ def register(connection: Connection, version: str) -> Registration:
 
 
 def end(connection: Connection, instance_id: int) -> GivenUp:
-    """This instance stops: mark its row as ended, and give up what it has left as if it were dead; commits."""
+    """Mark the row of this instance as ended, and give up what it has left as if it were dead; commits."""
     with boundary():
         locks.take(connection, "giving up")  # lock order: 1
         _end_instances(connection, (instance_id,))
-        # Its consumers have given back what they had: no entry left in its ranges was sent without being counted.
+        # Its consumers have returned their entries: no entry left in its ranges was sent without being counted.
         held = update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0)
         freed = connection.execute(held.returning(consumer_group.c.id)).all()
         return _clear(connection, (instance_id,), freed=bool(freed))
@@ -298,8 +300,8 @@ def end(connection: Connection, instance_id: int) -> GivenUp:
 def recover(connection: Connection) -> GivenUp:
     """Give up the instances of this machine whose process has ended, and what earlier ones left; commits.
 
-    Waits while another process does the same: an instance that served before would deliver what is newer than the
-    entries that come back.
+    Waits while another process does the same: an instance that served before that would deliver newer messages before
+    the entries that are returned.
 
     :raises Contended: the other takes longer than the connection waits for a lock.
     """
@@ -309,14 +311,13 @@ def recover(connection: Connection) -> GivenUp:
 
 
 def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -> GivenUp:
-    """Give up the instances of this machine whose process has ended, and those that ``still`` names; and what earlier
-    calls have left, as others held it; commits.
+    """Give up the instances of this machine whose process has ended, and those in ``still``; commits.
 
-    ``still``: instances that are dead if their heartbeats still have these values. With another value one lives.
+    It also gives up what earlier calls have left because others had locked it. ``still``: instances that are dead if
+    their heartbeats still have these values; an instance with another value lives.
     """
     with boundary():
-        # One process at a time: entries that one gives back may be taken by an instance that the other does not see
-        # yet.
+        # One process at a time: entries that one returns may be leased by an instance that the other cannot see yet.
         locks.take(connection, "giving up")  # lock order: 1
         dead = _end_dead(connection, still)
         if dead:
@@ -337,8 +338,8 @@ def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> t
         or (row.host == here and gone(row.pid, row.process_start))
     )
     if dead:
-        # A statement of a dead instance may still be under way, and would take leases after they were given back; a
-        # command that was stopped keeps its locks.
+        # A statement of a dead instance may still be under way, and would lease entries after they were returned; a
+        # suspended command keeps its locks.
         names = [session_name(what, number) for number in dead for what in ("batch", "queries", "command")]
         connection.execute(
             text(
@@ -352,13 +353,15 @@ def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> t
 
 
 def session_name(what: str, instance_id: int) -> str:
-    """As PostgreSQL shows a session of this instance: ``what`` is ``batch``, ``queries`` or ``command``."""
+    """Return the application name of a session of the instance: ``what`` is ``batch``, ``queries`` or ``command``."""
     return f"coordinator {what} {instance_id}"
 
 
 def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
-    """From now on these instances write nothing: every batch checks, under a lock on this row that excludes ours, that
-    its instance has not ended. This waits for a batch whose commit is under way, so that later steps see its rows.
+    """Mark these instances as ended, so that they write nothing from now on.
+
+    Every batch checks, under a lock on this row that excludes ours, that its instance has not ended. This waits for a
+    batch whose commit is under way, so that later steps see its rows.
     """
     ours = instance.c.id.in_(ids)
     # lock order: 2
@@ -367,13 +370,13 @@ def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
 
 
 def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False) -> GivenUp:
-    """Give up all that instances hold which do not live; commits. ``freed``: groups of theirs were let go already.
+    """Give up everything that dead instances hold; commits. ``freed``: some of their groups were released already.
 
     No batch of a living instance needs the rows that are locked meanwhile. Rows that batches lock as they post, those
-    of dynamic addresses, are deleted in SQL transactions of their own. What the commit of an application may hold for
-    long, of its transaction and where this has posted, is not waited for: all that others wait for would wait, too.
+    of dynamic addresses, are deleted in SQL transactions of their own. It does not wait for rows that the commit of an
+    application may lock for long (its transaction, and where that has posted): others would wait behind it.
     """
-    # Rows first, then ops, as a question takes its locks (T11).
+    # Rows of txn first, then ops: the order in which a query takes its locks (T11).
     plain = (
         delete(txn)
         .where(txn.c.instance_id.not_in(LIVE), txn.c.producer_group.is_(None))
@@ -395,7 +398,7 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
     claims = connection.execute(claimed.returning(message_group.c.group_id)).all()
     groups_held = connection.execute(held.returning(consumer_group.c.id)).all()
     connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(LIVE)))
-    # Also where no entry came back: an instance that has looked into a group which another held found nothing.
+    # Sent even if no entry was returned: an instance that queried a group while another held it has found nothing.
     if leases or claims or groups_held or freed:
         connection.execute(select(func.pg_notify(channels.READY, "")))
     connection.commit()
@@ -404,9 +407,10 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
 
 
 def _orphan(connection: Connection) -> None:
-    """Checkable transactions of dead instances stay; from now on, once they are immune no longer, their producer group
-    is asked (H7, H13). What they have retired stays with them, and comes back where they are rolled back. Not those
-    that others are deciding now.
+    """Let checkers decide the checkable transactions of dead instances, which stay undecided.
+
+    They are checked once their immunity ends (H7, H13). They keep what they have retired, until they are rolled back.
+    Transactions that others are deciding now are skipped.
     """
     lost = select(pending_retirement.c.txn_id).where(pending_retirement.c.holder.not_in(LIVE))
     open_there = txn.c.instance_id.not_in(LIVE) & txn.c.connection.is_not(None)
@@ -424,7 +428,7 @@ def _orphan(connection: Connection) -> None:
         .where(txn.c.id == func.any(ids), open_there)
         .values(connection=None, next_check_at=func.greatest(immune_until, func.now()))
     )
-    # those that are decided have no row any more
+    # transactions that are decided have no row any more
     gone = select(pending_retirement.c.txn_id, pending_retirement.c.holder).where(
         pending_retirement.c.holder.not_in(LIVE),
         (pending_retirement.c.txn_id == func.any(ids)) | ~exists().where(txn.c.id == pending_retirement.c.txn_id),
@@ -439,7 +443,7 @@ def _orphan(connection: Connection) -> None:
 def _delete_owned(connection: Connection) -> GivenUp:
     """Remove dynamic addresses of dead instances with all entries, and subscriptions that end with their link; commits.
 
-    Waits for none that posts there now: others may wait for the rows that are locked already.
+    It does not wait for transactions that post there now: others may wait for the rows that are locked already.
     """
     dead_addresses = of_the_dead(address.c.instance_id)
     dead_groups = of_the_dead(consumer_group.c.instance_id)
@@ -461,31 +465,31 @@ def _delete_owned(connection: Connection) -> GivenUp:
     left = (dead_addresses, dead_groups, orphans, of_the_dead(pending_retirement.c.holder))
     owed = connection.scalar(select(or_(*(exists().where(each) for each in left))))
     connection.commit()
-    # Only now all their entries can be seen. If this process ends before, the maintenance sweeps them.
+    # Only now all their entries are visible. If this process ends before, the maintenance deletes them.
     ids = UuidV7()
     for group in sorted(gone):
         removal.drop(connection, group, ids)
     return GivenUp(addresses=len(names), groups=len(gone), owed=bool(owed))
 
 
-# Finds dead instances: those whose heartbeat stands still while the database answers.
+# Finds dead instances: those whose heartbeat does not change while the database answers.
 #
-# Only the clock of this process counts, and only whether the *value* of a heartbeat changes, not its age: so neither a
+# It uses only the clock of this process, and only whether the *value* of a heartbeat changes, not its age: so neither a
 # step of a clock nor an outage of the database makes an instance dead.
 
-#: How often to look.
+#: The time between two checks.
 LOOK_SECONDS = 1.0
 
-# Looks that are further apart, or take as long, do not show that a heartbeat stood still in between.
+# Checks that are further apart, or take as long, do not prove that a heartbeat did not change in between.
 _LONGEST_GAP_SECONDS = 3.0
 _LOOK_PATIENCE = Patience(connect_seconds=2, statement_seconds=2.0, lock_seconds=2.0)
-# To give an instance up may take reading all entries.
+# Giving an instance up may require reading all entries.
 _GIVE_UP_PATIENCE = Patience(connect_seconds=2, statement_seconds=600.0, lock_seconds=2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """``ended``: processes of this machine, as (pid, start), that still run although their instance has ended."""
+    """The result of a check. ``ended``: processes of this machine, as (pid, start), that outlive their instance."""
 
     given_up: GivenUp
     ended: tuple[tuple[int, int], ...]
@@ -501,7 +505,7 @@ class _Beat:
 
 
 class Watch:
-    """Call ``look()`` every :data:`LOOK_SECONDS`; ``close()`` at the end."""
+    """Finds and gives up dead instances. Call ``look()`` every :data:`LOOK_SECONDS`; ``close()`` at the end."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -509,11 +513,11 @@ class Watch:
         self._machine = machine()
         self._looked_at: float | None = None
         self._beats: dict[int, _Beat] = {}
-        #: processes whose instance an earlier look has seen
+        #: running processes whose instance was alive at an earlier check and has ended
         self._ended: set[tuple[int, int]] = set()
-        #: instances have ended, perhaps before the first look, and may not be wholly given up yet
+        #: True if instances have ended, perhaps before the first check, and may not be given up completely yet
         self._owed = True
-        #: kept from look to look: a new one costs ten times as much as the look
+        #: kept between checks: a new connection costs ten times as much as the check
         self._connection: Connection | None = None
         self._kept = ExitStack()
 
@@ -522,15 +526,15 @@ class Watch:
         self._kept.close()
 
     def look(self) -> Look:
-        """Give up dead instances.
+        """Check all heartbeats, and give up dead instances.
 
-        :raises StoreError: the database is away; the next look treats all heartbeats as new.
+        :raises StoreError: the database is away; the next check treats all heartbeats as new.
         """
         before, self._looked_at = self._looked_at, None
         begun = self._clock()
         living = self._living()
         now = self._clock()
-        # A process has the time from one look to the next to end by itself.
+        # A process has the time between two checks to end by itself.
         ended = tuple(process for process in sorted(self._ended) if not gone(*process))
         self._compare(living, now, throughout=before is not None and now - before <= _LONGEST_GAP_SECONDS)
         self._looked_at = now
@@ -558,7 +562,7 @@ class Watch:
         return living
 
     def _compare(self, living: Sequence[Row[Any]], now: float, *, throughout: bool) -> None:
-        """``throughout``: the database has answered since the last look."""
+        """Compare the heartbeats with the last ones. ``throughout``: the database has answered since the last check."""
         before, self._beats = self._beats, {}
         for row in living:
             known = before.get(row.id) if throughout else None
@@ -567,7 +571,7 @@ class Watch:
                 known = _Beat(value=row.beaten_at, since=now, process=process)
             self._beats[row.id] = known
         was_there = {beat.process for number, beat in before.items() if number not in self._beats}
-        if was_there:  # what others held when it was given up is left
+        if was_there:  # rows that others had locked when it was given up remain
             self._owed = True
         # A process that registered twice, because the answer to the first time was lost, still lives.
         lives = {beat.process for beat in self._beats.values()}
@@ -576,14 +580,15 @@ class Watch:
 
 @contextmanager
 def _cut_after(seconds: float, connection: Connection) -> Iterator[None]:
-    """Cut the connection then, if the block has not ended: a database that stands still, or that is not there any more,
-    keeps to no limit of its own, and its machine may take what it is sent all the same.
+    """Close the connection's socket if the block has not ended after ``seconds``.
+
+    A database that is stopped, or no longer exists, applies no time limit, though its machine may still receive data.
     """
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
 
     def cut() -> None:
-        with suppress(OSError):  # it is cut already
+        with suppress(OSError):  # it is closed already
             wire.shutdown(socket.SHUT_RDWR)
 
     with socket.socket(fileno=os.dup(driver.fileno())) as wire:

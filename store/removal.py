@@ -1,8 +1,8 @@
-"""Removes an address, and what removed addresses and groups leave behind.
+"""Remove an address, and what removed addresses and groups leave behind.
 
-A group is deleted first, then its entries, piece by piece. Each batch that makes an entry for the group locks the row
-of the group, or of its address, so after the deletion no entry can be added. :func:`sweep` finds what a crash leaves in
-between. Dropped entries have an op ``purge``; names stay known as long as something may refer to them.
+A group is deleted first, then its entries, piece by piece. Each batch that inserts an entry for the group locks the row
+of the group, or of its address, so after the deletion no entry can be added. :func:`sweep` deletes what a crash leaves
+in between. Dropped entries have an op ``purge``; names stay known as long as something may refer to them.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ NAMES_KEPT = timedelta(days=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """``removed``: the address is deleted, with ``dropped`` entries, and ``rolled_back`` transactions that posted to
-    it. Otherwise the reasons against it: ``groups``, named groups that last, ``waiting``, messages that are not
-    consumed, and ``undecided``, messages of checkable transactions.
+    """The result of :func:`remove`.
+
+    ``removed``: the address is deleted, with ``dropped`` entries, and ``rolled_back`` transactions that posted to it.
+    Otherwise the reasons against it: ``groups``, named groups that last, ``waiting``, messages that are not consumed,
+    and ``undecided``, messages of checkable transactions.
     """
 
     removed: bool
@@ -65,15 +67,17 @@ class Removal:
 def remove(
     connection: Connection, name: str, *, force: bool, unused: timedelta | None = None, chunk: int = CHUNK
 ) -> Removal | None:
-    """Remove an address; commits. One with messages, or groups that last, is removed only with ``force``; with
-    ``unused`` only one of which no use was noted for so long. None: there is no such address.
+    """Remove an address; commits. None: there is no such address.
 
-    Waits for batches that post to it now, and for decisions about messages at it, but with ``unused`` for nothing;
+    One with messages, or groups that last, is removed only with ``force``; with ``unused`` only one of which no use was
+    noted for so long.
+
+    It waits for batches that post to it now, and for decisions about messages at it, but with ``unused`` for nothing;
     later ones are refused, and its links end. Its halves stay until retention drops them; its dead letters have an
     address of their own.
 
-    :raises Locked: it waits for longer than 10 s, as for a commit of an application that is long at work (X2, X3), or
-        with ``unused`` at all; nothing is removed.
+    :raises Locked: it would wait for longer than 10 s, as for the long commit of an application (X2, X3), or with
+        ``unused`` at all; nothing is removed.
     """
     at_once = unused is not None
     with boundary():
@@ -112,10 +116,10 @@ def remove(
 
 
 def _roll_back(connection: Connection, address_id: int) -> int:
-    """Roll back the checkable transactions that posted to an address that is gone: they can commit no more. Commits
-    each. Returns how many; not those that others are deciding for long now.
+    """Roll back the checkable transactions that posted to a removed address, as they can no longer commit.
 
-    Not while the address is locked: a post of the transaction locks both, in another order.
+    Commits each. Skips those that others are deciding for long now. Returns how many. Do not call it while the address
+    is locked: a post of the transaction locks both, in another order.
     """
     txns = connection.scalars(
         select(pending_half.c.txn_id).where(pending_half.c.address_id == address_id).distinct()
@@ -135,8 +139,9 @@ def _roll_back(connection: Connection, address_id: int) -> int:
 
 
 def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST_UNUSED) -> int:
-    """Remove addresses that were made on use, that no instance has used for so long, and that have neither messages nor
-    groups that last; commits each. Returns how many. Such an address is made anew when it is used again.
+    """Remove addresses that were made on use and have been ``unused`` for so long; commits each. Returns how many.
+
+    They have neither messages nor groups that last. Such an address is made anew when it is used again.
 
     An instance notes a use before it relies on the address (:func:`store.questions.addresses.find`), so an address to
     which a link has just been attached is not removed. If its messages are kept for longer than ``unused``, its name
@@ -175,10 +180,10 @@ def _remove_unused(connection: Connection, name: str, unused: timedelta) -> bool
 
 
 def sweep(connection: Connection, *, chunk: int = CHUNK) -> int:
-    """Drop entries whose group is gone, and forget names that nothing refers to; commits each piece. Returns how many
-    entries.
+    """Drop entries whose group was removed, and names that nothing refers to; commits each piece.
 
-    Steps through the groups that have entries, by index: it costs as much as they are many, not the entries.
+    Returns how many entries. It steps through the groups that have entries, by index: the cost grows with the number of
+    groups, not of entries.
     """
     with boundary():
         ids = UuidV7()
@@ -197,7 +202,7 @@ def sweep(connection: Connection, *, chunk: int = CHUNK) -> int:
 
 
 def orphaned_groups(connection: Connection) -> list[int]:
-    """The groups that are gone and have entries."""
+    """Return the removed groups that still have entries."""
     found = connection.scalars(
         text(
             f"""with recursive filled(id) as (
@@ -214,7 +219,7 @@ def orphaned_groups(connection: Connection) -> list[int]:
 
 
 def drop(connection: Connection, group_id: int, ids: UuidV7, chunk: int = CHUNK) -> int:
-    """Drop the entries of a group that is gone, with an op ``purge`` for each piece; commits each. Returns how many."""
+    """Drop the entries of a removed group, with an op ``purge`` for each piece; commits each. Returns how many."""
     dropped = 0
     while True:
         connection.execute(BY_KEY)

@@ -1,9 +1,9 @@
-"""What can be repaired of what a reconciliation has found (R34): by the store's own decisions, and by entries that it
-makes; no row that is there is edited.
+"""Repair what a reconciliation has found (R34): by the store's own decisions, and by new entries.
 
-Each repair looks first whether it can still be done. One that was done before, by an earlier run or by another way, is
-found done; one that came too late is told, not forced. Those of one kind are done in pieces, an SQL transaction each;
-what cannot be done with others, as one waits for a lock or is refused, is done alone.
+No existing row is edited. Each repair first checks whether it can still be done. One that was done before, by an
+earlier run or in another way, is reported as done; one that is too late is reported, not forced. Repairs of one kind
+are done in pieces, an SQL transaction each; one that cannot be done with others, as it waits for a lock or is refused,
+is done alone.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from store.seeks import time_of
 from store.tables import SCHEMA, entry, op, store_identity, txn
 from store.traces import SLACK, Step
 
-#: How the reason of a repair's op begins; the run follows.
+#: The beginning of the reason of a repair's op; the run follows.
 REASON: Final = "reconciliation"
-#: Repairs in one SQL transaction: what others wait for is over in a moment.
+#: Repairs in one SQL transaction: so few that others wait for its locks only briefly.
 MOST_TOGETHER: Final = 100
-#: What is done together waits so long for a lock; what waits longer is done alone.
+#: Repairs that are done together wait so long for a lock; after a longer wait each is done alone.
 SHORT_WAIT: Final = text("set local lock_timeout = '200ms'")
 
-#: On which terms a message is delivered again, and whether its address is of kind ``fifo``.
+#: Returns the terms on which a message is delivered again. The last argument: whether its address is of kind ``fifo``.
 TermsOf = Callable[[Connection, history.Message, bool], DeliveryTerms]
 
 
@@ -59,21 +59,24 @@ class State(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """What can be done, was done, or why it cannot be done; ``said`` begins a sentence."""
+    """The state of a repair: what can be done, what was done, or why it cannot be done; ``said`` begins a sentence."""
 
     state: State
     said: str
 
 
 class Repair(ABC):
-    """One repair, a value. Looks change nothing; to apply needs partitions for today."""
+    """One repair, as a value. ``look`` checks it and changes nothing; ``apply`` needs partitions for today."""
 
     @abstractmethod
     def look(self, connection: Connection) -> Verdict: ...
 
     @abstractmethod
     def apply(self, connection: Connection, reason: str) -> Verdict:
-        """:raises Contended: others are in its way; it did nothing."""
+        """Do the repair, if it can still be done.
+
+        :raises Contended: others lock what it needs; it did nothing.
+        """
 
     @classmethod
     def look_together(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
@@ -81,16 +84,17 @@ class Repair(ABC):
 
     @classmethod
     def apply_together(cls, connection: Connection, repairs: Sequence[Self], reason: str) -> Mapping[Self, Verdict]:
-        """In one SQL transaction; those that are missing are to be done alone.
+        """Do repairs in one SQL transaction; those missing in the result must be done alone.
 
-        :raises StoreError: none was done.
+        :raises StoreError: no repair was done.
         """
         return {}
 
 
 def repaired(connection: Connection, repairs: Sequence[Repair], reason: str | None) -> Iterator[tuple[Repair, Verdict]]:
-    """Look at repairs, at most :data:`MOST_TOGETHER`, and, with a ``reason`` for their ops, do what can be done. Each
-    comes with its verdict, and what is done is durable then, whatever comes after it.
+    """Check repairs, at most :data:`MOST_TOGETHER`, and do those that can be done, if a ``reason`` for ops is given.
+
+    Each is yielded with its verdict; a repair that was done is durable then, whatever follows.
     """
     kinds: dict[type[Repair], dict[Repair, None]] = {}
     for each in repairs:
@@ -116,7 +120,7 @@ def _together(
             return kind.apply_together(connection, repairs, reason)
     except StoreUnavailable:
         raise
-    except StoreError:  # one of them cannot be done: each alone says why
+    except StoreError:  # one of them cannot be done: each alone reports why
         return {}
     finally:
         connection.rollback()
@@ -125,13 +129,13 @@ def _together(
 def _alone(connection: Connection, repair: Repair, looked: Verdict, reason: str) -> Verdict:
     try:
         return repair.apply(connection, reason)
-    except Contended as error:  # it holds up no other
+    except Contended as error:  # the other repairs go on
         connection.rollback()
         return Verdict(State.CANNOT, f"not {looked.said}: {error}; run it again")
 
 
 def store_id(connection: Connection) -> str:
-    """The store's id, as reports name it."""
+    """Return the store's id, as reports name it."""
     with boundary():
         found: str = connection.execute(select(store_identity.c.id)).scalar_one()
         connection.rollback()
@@ -139,17 +143,17 @@ def store_id(connection: Connection) -> str:
 
 
 def note(connection: Connection, subject: str, how: str, reason: str) -> None:
-    """Tell the audit of a repair. The SQL transaction is the caller's."""
+    """Add a repair to the audit. The SQL transaction is the caller's."""
     note_each(connection, [subject], how, reason)
 
 
 def note_each(connection: Connection, subjects: Sequence[str], how: str, reason: str) -> None:
-    """The same of some, at least one."""
+    """Add several repairs to the audit, at least one."""
     audit.note_each(connection, Action.REPAIR, [(each, {"repair": how, "reason": reason}) for each in subjects])
 
 
 def named(half_id: int, address: str, group: str) -> str:
-    """A delivery, as it is said."""
+    """Return the text that names a delivery."""
     return f"message {half_id} to {address}{f'::{group}' if group else ''}"
 
 
@@ -160,7 +164,7 @@ def tell(connection: Connection, decision: str, reason: str, covers: Sequence[tu
 
 
 def tell_each(connection: Connection, decision: str, reason: str, repairs: Sequence[Sequence[tuple[int, int]]]) -> None:
-    """The same of some, at least one."""
+    """Add the ops of several such repairs, at least one."""
     ids, rows = UuidV7(), []
     for covers in repairs:
         half_ids, group_ids = map(list, zip(*covers, strict=True))
@@ -169,17 +173,18 @@ def tell_each(connection: Connection, decision: str, reason: str, repairs: Seque
     connection.execute(insert(op), rows)
 
 
-# Repairs of deliveries (R34): given back by an instance that is gone, or delivered again.
+# Repairs of deliveries (R34): released from an instance that has ended, or delivered again.
 
-#: Repairs of deliveries one after the other: two of one delivery would both find it lost.
+#: Locked so that repairs of deliveries run one after the other: two of one delivery would both find it lost.
 _LOCK: Final = 0x636F6F72_72657061  # "coorrepa"
 
-#: The groups that deliveries go to, and the entry of each; an entry has the id of its half, or got a later one.
+#: Joins the consumer groups of the wanted deliveries.
 _PLACES: Final = f"""from unnest(cast(:halves as int8[]), cast(:addresses as text[]), cast(:groups as text[]))
                           with ordinality w(half_id, address, name, place)
           join {SCHEMA}.address a on a.name = w.address
           join {SCHEMA}.consumer_group g on g.address_id = a.id and g.name = w.name"""
-#: Those that are not found by the id of the half are looked for together, once.
+#: Selects the entry of each delivery. An entry has the id of its half, or a later one: those not found by the id of the
+#: half are searched together, once.
 _LEASES: Final = f"""with wanted as materialized (
       select w.place, w.half_id, g.id as group_id, e.id as entry_id, e.lease, e.message_group {_PLACES}
         left join lateral (select * from {SCHEMA}.entry e
@@ -212,7 +217,7 @@ class _OfDelivery(Repair):
 
 
 def _found(connection: Connection, places: str, repairs: Sequence[_OfDelivery]) -> dict[_OfDelivery, Row[Any]]:
-    """The rows about those whose groups are there."""
+    """Return the rows of the repairs whose groups exist."""
     wanted = {
         "halves": [each.half_id for each in repairs],
         "addresses": [each.address for each in repairs],
@@ -237,8 +242,9 @@ def _one_by_one(connection: Connection) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Release(_OfDelivery):
-    """Give back a delivery that is leased by an instance which is gone (R16), as the service does at its start; on an
-    address of kind fifo with what it has of the message group.
+    """Releases a delivery that is leased by an instance which has ended (R16), as the service does at its start.
+
+    On an address of kind fifo all that such instances have of its message group is released.
     """
 
     def look(self, connection: Connection) -> Verdict:
@@ -270,7 +276,7 @@ class Release(_OfDelivery):
             freed = recovery.give_back(connection, found.group_id, found.entry_id)
             if not freed:
                 connection.rollback()
-                return self.look(connection)  # another has done it since
+                return self.look(connection)  # another process has done it since
             tell(connection, "release", reason, [(half_id, found.group_id) for half_id in sorted(freed)])
             note(connection, self._named, "release", reason)
             connection.commit()
@@ -279,7 +285,7 @@ class Release(_OfDelivery):
 
     @classmethod
     def apply_together(cls, connection: Connection, repairs: Sequence[Self], reason: str) -> Mapping[Self, Verdict]:
-        """A message group comes back alone, as a whole."""
+        """Release deliveries without message groups together; a message group is released alone, as a whole."""
         connection.execute(SHORT_WAIT)
         found = _found(connection, _LEASES, repairs)
         stuck = {(row.group_id, row.entry_id) for row in found.values() if row.lease and row.message_group is None}
@@ -296,7 +302,7 @@ class Release(_OfDelivery):
 
 
 class _To(NamedTuple):
-    """How a group gets a message."""
+    """The group that gets a message, and the terms of its entry."""
 
     group_id: int
     terms: DeliveryTerms
@@ -305,7 +311,7 @@ class _To(NamedTuple):
 
 @dataclass(frozen=True)
 class Requeue(_OfDelivery):
-    """Give a consumer group the entry of a committed message that it has lost (R13). ``terms_of``: on which terms."""
+    """Inserts an entry for a committed message that a consumer group has lost (R13). ``terms_of`` returns its terms."""
 
     terms_of: TermsOf
 
@@ -328,7 +334,7 @@ class Requeue(_OfDelivery):
     @classmethod
     def _apply(cls, connection: Connection, repairs: Sequence[Self], reason: str) -> Mapping[Self, Verdict]:
         with boundary(), kept(connection), _one_by_one(connection):
-            # as of one moment: a delivery that ends while this looks has its entry still, or its op
+            # one snapshot: a delivery that ends meanwhile still has its entry, or already its op
             connection.execute(text("set transaction isolation level repeatable read"))
             found = _DeliveryLook(connection, repairs, lock=True).verdicts()
             lost = [(each, to) for each, (_, to) in found.items() if to is not None]
@@ -346,7 +352,7 @@ class Requeue(_OfDelivery):
             "group_id": to.group_id,
             "id": self.half_id,
             "half_id": self.half_id,
-            # due now: the schedule gives it a place above all that an instance has read
+            # due now: the schedule gives it an id above all that an instance has read
             "available_at": func.now(),
             "expires_at": time_of(to.terms.expires),
             "priority": to.terms.priority,
@@ -356,8 +362,9 @@ class Requeue(_OfDelivery):
 
 
 class _DeliveryLook:
-    """What can be delivered again, and how. The SQL transaction is the caller's; ``lock``: the groups stay until its
-    end.
+    """Determines what can be delivered again, and how.
+
+    The SQL transaction is the caller's. ``lock``: the groups cannot be removed before its end.
     """
 
     def __init__(self, connection: Connection, repairs: Sequence[Requeue], *, lock: bool) -> None:
@@ -389,7 +396,7 @@ class _DeliveryLook:
         return found
 
     def _committed(self) -> dict[int, datetime]:
-        """When each message was committed that was."""
+        """Return when each committed message was committed."""
         ids = sorted({message.txn_id for message in self._messages.values() if message.txn_id is not None})
         decided = history.decisions(self._connection, ids) if ids else {}
         found = {}
@@ -417,9 +424,9 @@ class _DeliveryLook:
         return Verdict(State.CAN, f"deliver {repair._named}"), _To(group.group_id, terms, fifo)
 
 
-# Repairs of undecided transactions (R34): decided as the book says, or checked again.
+# Repairs of undecided transactions (R34): decided as in the book, or checked again.
 
-#: What is known of some transactions: the decision, if there is one, and the row of an undecided one.
+#: Selects the decision of each transaction, if it has one, and the row of an undecided one.
 _KNOWN: Final = text(
     f"""select a.id, o.decision, o.reason, o.decided_at, t.id is not null as listed, t.producer_group, t.checks,
                t.most_checks, t.next_check_at
@@ -428,7 +435,7 @@ _KNOWN: Final = text(
             where o.id = a.id and o.decision in ('commit', 'rollback') limit 1) o on true
           left join {SCHEMA}.txn t on t.id = any(array[a.id])"""
 )
-#: Checkable ones that no other decides now. Lock order: 3, skipping those that are locked.
+#: Selects checkable transactions that nobody else decides now. Lock order: 3, skipping those that are locked.
 _FREE: Final = text(
     f"""select t.id from {SCHEMA}.txn t where t.id = any(cast(:ids as uuid[])) and t.producer_group is not null
          order by t.id for update skip locked"""
@@ -441,7 +448,7 @@ _DECIDE: Final = text(
 
 
 def _known(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Row[Any]]:
-    """What is known of each."""
+    """Return the decision and the row in ``txn`` of each transaction."""
     with boundary():
         connection.execute(BY_KEY)
         found = {row.id: row for row in connection.execute(_KNOWN, {"ids": list(ids)})}
@@ -451,8 +458,9 @@ def _known(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Row[Any]]:
 
 @dataclass(frozen=True)
 class Decide(Repair):
-    """Decide an undecided transaction as the book says (R22); ``decision``: ``commit`` or ``rollback``.
-    ``contradicted``: the books say the other one, too, of another of its messages; then a person decides."""
+    """Decides an undecided transaction as in the book (R22); ``decision``: ``commit`` or ``rollback``.
+
+    ``contradicted``: the books have the other decision for another of its messages; then a person must decide."""
 
     txn_id: UUID
     decision: str
@@ -519,7 +527,7 @@ class Decide(Repair):
 
 @dataclass(frozen=True)
 class Resume(Repair):
-    """Begin the checks of an overdue transaction anew (R10, H10), where all were sent: the report saw it so."""
+    """Begins the checks of an overdue transaction anew (R10, H10), if the report found that all were sent."""
 
     txn_id: UUID
     seen_at: datetime
@@ -548,7 +556,7 @@ class Resume(Repair):
         return Verdict(State.CAN, f"check transaction {self.txn_id} again, from the first check on")
 
     def apply(self, connection: Connection, reason: str) -> Verdict:
-        """``reason`` is kept with no op: it decides nothing."""
+        """Begin the checks anew. No op has the ``reason``, as this decides nothing; the audit has it."""
         with undecided.waiting(connection, self.txn_id):
             found = _resume(connection, [self.txn_id], self.seen_at)
             if found:
@@ -573,20 +581,20 @@ class Resume(Repair):
 
 
 def _resume(connection: Connection, ids: Sequence[UUID], seen_at: datetime) -> list[UUID]:
-    """Those whose checks begin anew. The SQL transaction is the caller's."""
+    """Begin the checks anew. Returns the transactions concerned; the SQL transaction is the caller's."""
     begun = update(txn).where(txn.c.id.in_(ids), txn.c.next_check_at <= seen_at, txn.c.checks >= txn.c.most_checks)
     return list(connection.scalars(begun.values(checks=0, next_check_at=func.now()).returning(txn.c.id)))
 
 
-# Dead letters that are lost: an op says that a delivery was given up, and its letter is not in the store (R17, R34).
+# Lost dead letters: an op records that a delivery was given up, and its letter is not in the store (R17, R34).
 #
-# The message itself is there, as the half that the op names: it is replayed from there to the group that failed it, by
-# the way of ``coordinator dead-letters replay``. A letter has the moment of its op, and an annotation with the half
+# The message itself is kept, as the half that the op names: it is replayed to the group that failed it, as
+# ``coordinator dead-letters replay`` does. A letter has the moment of its op, and an annotation with the half
 # that it was: so it is known which of the letters of one moment is lost.
 
 
 class _Lost(NamedTuple):
-    """A delivery without its letter, and where it goes; None: nowhere any more."""
+    """A delivery without its letter, and the group it is replayed to; None: that cannot be done any more."""
 
     step: Step
     name: str
@@ -595,10 +603,10 @@ class _Lost(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay(Repair):
-    """Replay the messages whose letters are lost, of the moment at which the group gave up this half.
+    """Replays the messages whose letters are lost, of the moment at which the group gave up this half.
 
-    ``box_of``: the address that the letters of an address and group go to; ``mark_of``: octets that only letters of
-    a half have in their annotations.
+    ``box_of``: returns the address of the letters of an address and group; ``mark_of``: returns octets that only
+    letters of a half have in their annotations.
     """
 
     half_id: int
@@ -657,7 +665,7 @@ def _done(verdict: Verdict, replayed: Sequence[_Lost]) -> Verdict:
 
 
 class _LetterLook:
-    """What can be replayed, and how: each table is looked through once for all. The SQL transaction is the caller's."""
+    """Determines what can be replayed, and how; reads each table once for all. The SQL transaction is the caller's."""
 
     def __init__(self, connection: Connection, repairs: Sequence[Replay]) -> None:
         self._connection = connection
@@ -671,7 +679,7 @@ class _LetterLook:
         return self._messages[half_id]
 
     def verdicts(self) -> dict[Replay, tuple[Verdict, Sequence[_Lost]]]:
-        """Also those that can be replayed."""
+        """Return the verdict of each repair, and the lost letters that it can replay."""
         moments = self._moments()
         lost = self._lost(sorted(set().union(*moments.values())))
         found: dict[Replay, tuple[Verdict, Sequence[_Lost]]] = {}
@@ -687,7 +695,7 @@ class _LetterLook:
         return found
 
     def _moments(self) -> dict[Replay, set[datetime]]:
-        """When the group gave up the half, of each whose message is there."""
+        """Return when the group gave up the half, for each repair whose message is kept."""
         there = [each for each in self._repairs if each.half_id in self._messages]
         if not there:
             return {}
@@ -702,7 +710,7 @@ class _LetterLook:
         return {each: given_up.get((each.half_id, each.group), set()) for each in there}
 
     def _lost(self, moments: Sequence[datetime]) -> list[_Lost]:
-        """Of all that was given up at these moments, in order, what has no letter and was not replayed since."""
+        """Return the deliveries given up at these moments, in order, that have no letter and were not replayed."""
         if not moments:
             return []
         connection, since = self._connection, moments[0] - SLACK

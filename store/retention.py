@@ -1,18 +1,18 @@
-"""Retention: messages and decisions are dropped a day at a time, when they have been kept long enough (H16).
+"""Drop messages and decisions a day at a time, when they have been kept long enough (H16).
 
 **Decision.** A day is emptied by TRUNCATE of its partition, and the empty partition is dropped afterwards. TRUNCATE
-locks that partition alone, so it waits only for readers of that very day. To detach a partition waits, even
-``concurrently``, for all readers of the table, for as long as a dump or a reconciliation takes; by then the disk has
-its room back. Rows of the day that must stay (undelivered, undecided, consumed not long ago, or of an address that
-keeps its messages longer) are written anew into the emptied partition in the same SQL transaction. They are looked for
+locks that partition alone, so it waits only for readers of that very day. Detaching a partition waits, even
+``concurrently``, for all readers of the table, for as long as a dump or a reconciliation takes; by then the disk space
+is free already. Rows of the day that must stay (undelivered, undecided, consumed recently, or of an address that
+keeps its messages longer) are written anew into the emptied partition in the same SQL transaction. They are selected
 before the lock is taken, so the lock lasts for these few rows only; a day with many of them is kept whole until they
 are few.
 
-Meanwhile no half becomes undelivered again (:func:`kept`), and halves never change: what was found before the lock is
-still true under it.
+Meanwhile no half becomes undelivered again (:func:`kept`), and halves never change: what was selected before the lock
+is still true under it.
 
-While the archive is on, a day is dropped only if all rows of its partition are in its copy (R35). That is held against
-the copy once more under a lock which lets no row come in between.
+While the archive is on, a day is dropped only if all rows of its partition are in its copy (R35). This is verified once
+more under a lock that prevents further rows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from store.ids import LONGEST_UNDECIDED, begin_of, id_at
 from store.partitions import PARTITIONED, existing, name_of, op_id_at
 from store.tables import DROPPING, SCHEMA, address, batch_mark, consumer_group, group_read, instance, retention, txn
 
-# Messages that take too much room are kept for less time than they are else (rule H16).
+# Messages that exceed their disk limit are kept for a shorter time (rule H16).
 #
-# The days that fit are kept, the last first; those before them count as old enough, whatever their addresses say. What
+# The latest days that fit are kept; those before them count as old enough, whatever their addresses' policies. What
 # is undelivered or undecided stays, as always; and today is never dropped.
 
 _SIZES = text(
@@ -45,28 +45,27 @@ _SIZES = text(
 
 
 def shortened(connection: Connection, policy: Policy, now: datetime) -> Policy:
-    """The policy by which what is there takes ``policy.messages_bytes`` at most, or the same policy."""
+    """Return the policy, shortened if necessary so that messages take ``policy.messages_bytes`` at most."""
     if not policy.messages_bytes:
         return policy
     rows = connection.execute(_SIZES, {"days": list(existing(connection)["half"])}).all()
     connection.rollback()
     taken = 0
     for day, octets in rows:
-        taken += octets or 0  # none: another has just dropped it
+        taken += octets or 0  # None: another process has just dropped it
         if taken > policy.messages_bytes:
             end = begin_of(min(day + timedelta(days=1), now.astimezone(UTC).date()))
             return replace(policy, messages=min(policy.messages, now - end))
     return policy
 
 
-# What retention clears away beside messages and decisions: partitions that are empty, marks that do not count any
-# more, and instances that ended long ago.
+# Retention also removes empty partitions, marks that no longer count, and instances that ended long ago.
 
-#: How long retention waits for a lock: others wait behind it meanwhile.
+#: How long retention waits for a lock: meanwhile others wait behind it.
 LOCK_TIMEOUT: Final = "200ms"
 
 
-#: One object that others have made and that depends on a table, such as a view, or on the type of its rows.
+#: Selects one object of others, such as a view, that depends on a table or on the type of its rows.
 _DEPENDENT: Final = text(
     "select pg_describe_object(d.classid, d.objid, d.objsubid) "
     "from pg_class t join pg_depend d on d.refclassid = 'pg_class'::regclass and d.refobjid = t.oid "
@@ -77,8 +76,9 @@ _DEPENDENT: Final = text(
 
 
 def remove_empty(connection: Connection) -> tuple[list[str], list[str], list[str]]:
-    """Drop the empty partitions of dropped days. Returns those dropped, those left for later, and those that stay, each
-    with what depends on it.
+    """Drop the empty partitions of dropped days.
+
+    Returns those dropped, those left for later, and those that stay, each with the object that depends on it.
     """
     removed: list[str] = []
     waiting: list[str] = []
@@ -118,7 +118,7 @@ def remove_empty(connection: Connection) -> tuple[list[str], list[str], list[str
 
 
 def _remove(connection: Connection, table: str, name: str, pending: bool | None) -> None:
-    """``pending``: whether its detaching was interrupted; None: it is no partition any more."""
+    """Drop a partition. ``pending``: whether its detaching was interrupted; None: it is detached already."""
     how = "" if pending is None else "finalize" if pending else "concurrently"
     connection.execution_options(isolation_level="AUTOCOMMIT")
     try:
@@ -133,8 +133,10 @@ def _remove(connection: Connection, table: str, name: str, pending: bool | None)
 
 
 def forget_marks(connection: Connection) -> None:
-    """Remove rows that do not count: how far groups were read, except the highest of the holder; and marks of batches,
-    except the last of each living instance.
+    """Remove rows that no longer count.
+
+    These are the rows of how far groups were read, except the highest of the holder; and the marks of batches, except
+    the last of each living instance.
     """
     connection.execute(
         text(
@@ -158,7 +160,7 @@ def forget_marks(connection: Connection) -> None:
 
 
 def forget_instances(connection: Connection, kept: timedelta) -> int:
-    """Remove rows of instances that ended before the oldest decision that is kept."""
+    """Remove rows of instances that ended longer than ``kept`` ago, before the oldest decision. Returns how many."""
     gone = connection.execute(instance.delete().where(instance.c.ended_at < func.now() - kept))
     connection.commit()
     return int(gone.rowcount)
@@ -170,7 +172,7 @@ MOST_CARRIED_BYTES = 16 << 20
 
 #: How long until rows that stayed are checked again; days that have just become old enough are checked at once.
 AGAIN = timedelta(hours=6)
-#: and where messages take too much room
+#: the same while messages exceed their disk limit
 AGAIN_BY_SIZE = timedelta(hours=1)
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -178,8 +180,9 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How long messages are kept after they were consumed, unless their address says otherwise; and decisions.
-    ``messages_bytes``: what messages may take; 0: no limit.
+    """How long messages are kept after they were consumed, and decisions after they were made.
+
+    An address may have a time of its own. ``messages_bytes``: the disk space that messages may use; 0: no limit.
     """
 
     messages: timedelta
@@ -189,28 +192,28 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped:
-    """What :func:`drop_old` did, as names of partitions."""
+    """The result of :func:`drop_old`, as names of partitions."""
 
     #: emptied, except for rows that must stay
     emptied: tuple[str, ...] = ()
     #: halves that stay in them
     carried: int = 0
-    #: dropped altogether
+    #: partitions that were dropped
     removed: tuple[str, ...] = ()
-    #: the day, or all of the table, is being read: tried again later
+    #: left for a later run, as the day, or the whole table, is being read
     waiting: tuple[str, ...] = ()
-    #: too many of their rows must stay
+    #: kept whole, as too many of their rows must stay
     whole: tuple[str, ...] = ()
-    #: they have rows that are not archived, and the archive is on
+    #: kept, as the archive is on and does not have all of their rows
     unarchived: tuple[str, ...] = ()
-    #: empty, and not dropped: an object that others have made depends on it, which is named
+    #: empty, and not dropped: an object of others, which is named, depends on it
     held: tuple[str, ...] = ()
-    #: rows of instances that ended long ago
+    #: removed rows of instances that ended long ago
     instances: int = 0
 
 
 def decisions_kept_since(connection: Connection) -> datetime | None:
-    """The first day whose decisions are all there; None: nothing was ever dropped.
+    """Return the first day whose decisions are all kept; None: nothing was ever dropped.
 
     The store does not know the outcome of transactions declared before it.
     """
@@ -218,8 +221,9 @@ def decisions_kept_since(connection: Connection) -> datetime | None:
 
 
 def messages_kept_since(connection: Connection) -> datetime | None:
-    """The first day whose halves are all there; None: nothing was ever dropped. Of earlier days only halves are there
-    that had to stay.
+    """Return the first day whose halves are all kept; None: nothing was ever dropped.
+
+    Of earlier days only those halves are kept that had to stay.
     """
     return _kept_since(connection, "half")
 
@@ -231,7 +235,7 @@ def _kept_since(connection: Connection, table: str) -> datetime | None:
 
 
 def drop_old(connection: Connection, policy: Policy) -> Dropped:
-    """Drop what is old enough; commits, step by step. What cannot be locked at once is left for the next time."""
+    """Drop what is old enough; commits step by step. What cannot be locked soon is left for the next run."""
     # one process at a time: several services may share the store
     # lock order: b
     with boundary(), locks.over_commits(connection, "lock", "share update exclusive", at_once=True) as mine:
@@ -260,8 +264,9 @@ def drop_old(connection: Connection, policy: Policy) -> Dropped:
 
 @contextmanager
 def kept(connection: Connection) -> Iterator[None]:
-    """A block in which what was consumed may be delivered again: nothing is dropped meanwhile. Waits for the end of a
-    drop that is under way.
+    """Prevent drops during the block, so that consumed messages can be delivered again.
+
+    It waits for the end of a drop that is under way.
     """
     # lock order: b
     with locks.over_commits(connection, "lock", "share"):
@@ -286,7 +291,7 @@ class _Work:
     # -- halves
 
     def old_halves(self, kept: dict[int, timedelta]) -> list[date]:
-        """The days of which halves may go; ``kept``: of :meth:`address_hours`."""
+        """Return the days of which halves may be dropped. ``kept``: the result of :meth:`address_hours`."""
         end = self._day_before(min([self._policy.messages, *kept.values()]))
         self._connection.rollback()
         return self._there("half", end)
@@ -318,13 +323,13 @@ class _Work:
         connection.commit()
 
     def _looked(self, before: datetime, age: timedelta) -> bool:
-        """Whether the look at ``before`` was not long ago, and no day has become old enough since."""
+        """Whether retention ran recently, at ``before``, and no further day has become old enough since."""
         if self._by_size:
             return self._now < before + AGAIN_BY_SIZE
         return self._now < before + AGAIN and (before - age).astimezone(UTC).date() == self._day_before(age)
 
     def _day_before(self, age: timedelta) -> date:
-        """The first day that is not old enough: it ended less than ``age`` ago."""
+        """Return the first day that is not old enough: it ended less than ``age`` ago."""
         return (self._now - age).astimezone(UTC).date()
 
     def address_hours(self) -> dict[int, timedelta]:
@@ -335,8 +340,9 @@ class _Work:
         return {row.id: min(timedelta(hours=row.retention_hours), most) for row in rows}
 
     def _find_kept(self, end: datetime, kept: dict[int, timedelta]) -> None:
-        """Collect the halves before ``end`` that are undelivered, undecided, or were consumed not long ago, in a table
-        ``staying``.
+        """Collect the halves before ``end`` that must stay, in a temporary table ``staying``.
+
+        They are undelivered, undecided, or were consumed recently.
         """
         longest = max([self._policy.messages, *kept.values()])
         connection = self._connection
@@ -356,7 +362,7 @@ class _Work:
                        and o.decided_at > now() - least(
                              coalesce(make_interval(hours => a.retention_hours), :messages), :most)"""
             ),
-            # A transaction gets its id when it is declared, and may be decided much later.
+            # The id of a transaction is generated when it is declared; it may be decided much later.
             {
                 "end": id_at(end),
                 "since": op_id_at(self._now - longest - LONGEST_UNDECIDED),
@@ -405,7 +411,7 @@ class _Work:
     # -- ops
 
     def old_ops(self) -> list[date]:
-        """The days of which ops may go."""
+        """Return the days of which ops may be dropped."""
         connection = self._connection
         oldest = connection.scalar(select(func.min(txn.c.declared_at)))
         connection.rollback()
@@ -415,8 +421,10 @@ class _Work:
         return self._there("op", end)
 
     def ops(self) -> None:
-        """A decision is kept at least as long as the halves of its day, as a transaction of the day is undecided, and
-        as one was decided not long ago, however long before it was declared.
+        """Drop the old ops.
+
+        The ops of a day are kept while its halves are, while a transaction of the day is undecided, and while the
+        decision of one is recent, however long ago that was declared.
         """
         connection = self._connection
         messages = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == "half"))
@@ -449,12 +457,12 @@ class _Work:
         return same
 
     def _mark(self, table: str, day: date, *, archived: bool) -> None:
-        """Write the date before anything is dropped: readers then know why rows are missing."""
+        """Write the date before anything is dropped, so that readers know why rows are missing."""
         end = day + timedelta(days=1)
         statement = postgresql.insert(retention).values(
             table_name=table, kept_from=end, looked_at=_NEVER, archived_from=None if archived else end
         )
-        # none: PostgreSQL's greatest leaves it out
+        # null is ignored by PostgreSQL's greatest
         later = {
             name: func.greatest(retention.c[name], statement.excluded[name]) for name in ("kept_from", "archived_from")
         }
@@ -472,7 +480,9 @@ class _Work:
         parameters: dict[str, list[int]] | None = None,
     ) -> bool:
         """Truncate the partition, in one SQL transaction with ``before``, which runs before the lock, and ``after``.
-        ``copied``: if all of its rows are archived still.
+
+        ``copied``: only if all of its rows are still archived. Whether it was truncated: False if a lock, or a new row,
+        prevents it.
         """
         connection, name = self._connection, name_of(table, day)
         try:
@@ -501,7 +511,7 @@ class _Work:
 
 
 def old_enough(connection: Connection, policy: Policy) -> dict[str, list[date]]:
-    """The days, by table, of which :func:`drop_old` drops what may go."""
+    """Return the days, by table, of which :func:`drop_old` drops what need not stay."""
     with boundary():
         now = connection.scalar(select(func.now()))
         assert now is not None
@@ -510,15 +520,16 @@ def old_enough(connection: Connection, policy: Policy) -> dict[str, list[date]]:
         return {"half": work.old_halves(work.address_hours()), "op": work.old_ops()}
 
 
-# What applications have done the work of (X4): ``coordinator.first_time`` writes it; here it is forgotten.
+# The inbox (X4): ``coordinator.first_time`` inserts its rows; here the old ones are deleted.
 
-#: Rows of one SQL transaction: none holds up an application for long.
+#: Rows of one SQL transaction: so few that no application waits for long.
 CHUNK = 10_000
 
 
 def forget(connection: Connection, age: timedelta, chunk: int = CHUNK) -> int:
-    """Delete what was written longer than ``age`` ago, oldest first, ``chunk`` rows at a time; commits. Returns how
-    many: a message that comes again later is taken for one that comes for the first time.
+    """Delete rows of the inbox older than ``age``, oldest first, ``chunk`` rows at a time; commits. Returns how many.
+
+    A message that is delivered again later counts as delivered for the first time.
     """
     statement = text(
         f"""with old as materialized (
@@ -529,7 +540,7 @@ def forget(connection: Connection, age: timedelta, chunk: int = CHUNK) -> int:
             select count(*) as rows, max(taken_at) as last from old"""
     ).bindparams(bindparam("since", type_=DateTime(timezone=True)))
     forgotten = 0
-    since: datetime | None = None  # what is deleted stays in the index as long as a snapshot is held
+    since: datetime | None = None  # deleted rows stay in the index as long as a snapshot is held
     with boundary():
         while True:
             done = connection.execute(statement, {"age": age, "chunk": chunk, "since": since}).one()

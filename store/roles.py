@@ -1,8 +1,8 @@
-"""Roles of the database for a service that owns nothing, and for one that only reads, such as Spark (S9).
+"""Grant database roles to a service that owns nothing, and to one that only reads, such as Spark (S9).
 
-The service's can add halves, ops and rows of the audit, and neither change nor delete one; it can alter, drop and
-truncate nothing. Retention, which empties and drops days, is the owner's: ``coordinator maintain``, or with the server
-that comes along the service's own maintenance.
+The service's role can add halves, ops and rows of the audit, and neither change nor delete one; it can alter, drop and
+truncate nothing. Retention, which empties and drops days, runs as the owner: by ``coordinator maintain``, or with the
+embedded server by the service's own maintenance.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from store import audit
 from store.errors import Conflict, StoreUnavailable, boundary
 from store.tables import SCHEMA, inbox_owner, metadata
 
-#: Roles that cannot log in: what their members may do is granted to them.
+#: Roles that cannot log in, to which the privileges of their members are granted.
 SERVICE = "coordinator_service"
 READER = "coordinator_reader"
-#: Its members call what an application calls, read some views, and touch no table.
+#: Members may call the functions for applications and read some views, but have no privilege on a table.
 APPLICATION = "coordinator_application"
-#: What an application may read.
+#: The views that an application may read.
 VIEWS = ("addresses", "entries", "groups", "messages", "outcome", "undecided")
-#: What it may call: ``store/sql/application.sql``.
+#: The functions that it may call: ``store/sql/application.sql``.
 _CALLED = (
     *(
         f"post(text, {body}, jsonb, jsonb, text, interval, timestamptz, interval, int4)"
@@ -36,13 +36,13 @@ _CALLED = (
     "first_time(text, text)",
 )
 
-#: Rows are only added.
+#: Tables to which the service only adds rows.
 _APPENDED = ("half", "op")
-#: Written by migrations, retention and the archive, which are the owner's; of the identity the service counts changes.
+#: Tables written by migrations, retention and the archive, as the owner; in the identity the service counts changes.
 _READ = ("alembic_version", "retention", "archive", "archived_day", "store_identity")
-#: What the service writes of a row of the audit: who it is and when it was, the server says.
+#: The columns that the service writes in a row of the audit: the server fills in role and time.
 _TOLD = ("action", "subject", "detail", "reason", "os_user", "client_user", "place", "times")
-#: What a reader does not see: what passwords are compared with, the store's secret, who has done what.
+#: Tables that a reader does not see: they have the verifiers of passwords, the store's secret, and the audit.
 _SECRET = ("user_verifier", "store_identity", "audit")
 _IDENTITY = ("singleton", "id", "created_at", "permission_changes")
 
@@ -55,7 +55,7 @@ class NoSuchRole(Conflict):
 
 
 class NotApart(Conflict):
-    """The role owns the store, or is a superuser: no grant takes anything from it."""
+    """The role owns the store, or is a superuser: its privileges cannot be restricted."""
 
 
 def _qualified(names: tuple[str, ...] | list[str]) -> str:
@@ -63,7 +63,7 @@ def _qualified(names: tuple[str, ...] | list[str]) -> str:
 
 
 def _each_day(what: str, role: str) -> str:
-    """For the days that there are; a new one has the rights of its table."""
+    """Return SQL that grants ``what`` on the existing days; a new day has the privileges of its table."""
     return f"""do $$
 declare
   day regclass;
@@ -76,8 +76,9 @@ end $$"""
 
 
 def statements(role: str) -> list[str]:
-    """What :data:`SERVICE` or :data:`READER` is granted, for the owner of the store to run; the first takes back what
-    was granted before.
+    """Return the SQL that grants the privileges of :data:`SERVICE` or :data:`READER`, for the store's owner to run.
+
+    The first statement revokes earlier grants.
     """
     begin = [
         f"revoke all on all tables in schema {SCHEMA} from {role}",

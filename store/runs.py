@@ -1,4 +1,4 @@
-"""Runs of a reconciliation in the store, with what they have found (R32).
+"""Store the runs of reconciliations, with their findings (R32).
 
 **Decision.** A run is known by its period and its books: one over the same period takes the place of the one before, so
 that a run repeated leaves no doubles. Its findings go to a temporary table first, and all that changes is changed in
@@ -21,11 +21,11 @@ from sqlalchemy.dialects.postgresql import insert
 from store.errors import StoreError, boundary
 from store.tables import SCHEMA, finding, run
 
-#: As many runs are kept, those that read the store last.
+#: The most runs that are kept: those that read the store last.
 KEPT: Final = 30
 #: Findings that are read at a time.
 _PAGE: Final = 1_000
-#: What a finding says; the other columns are its place.
+#: The columns of a finding's content; the others are its place.
 COLUMNS: Final = (
     *("kind", "severity", "txn_id", "half_id", "address", "consumer_group"),
     *("detail", "suggested_repair"),
@@ -36,11 +36,11 @@ _REPEATED: Final = run.c.watch_id.is_(None)
 
 
 class CannotStore(StoreError):
-    """The findings of a run cannot be stored here; says why."""
+    """The findings of a run cannot be stored here; the message has the reason."""
 
 
 class Superseded(StoreError):
-    """A run of the same period that read the store later is stored."""
+    """The store has a run of the same period that read the store later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(Run):
-    """``counts``: findings by kind and severity. ``watch_id``: of ``coordinator watch``, which adds to them."""
+    """A stored run. ``counts``: findings by kind and severity. ``watch_id``: of ``coordinator watch``, if it is its."""
 
     id: int
     stored_at: datetime
@@ -71,7 +71,7 @@ class Stored(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """``number``: its place in the report, from 1 on."""
+    """A stored finding. ``number``: its place in the report, from 1 on."""
 
     number: int
     kind: str
@@ -136,7 +136,7 @@ def store(connection: Connection, of: Run, found: Iterable[Mapping[str, Any]], *
 
 
 def _stage(connection: Connection, found: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
-    """Copy findings, one by one, into the temporary table. How many there are by kind and severity."""
+    """Copy findings, one by one, into the temporary table. Returns how many there are by kind and severity."""
     counts: Counter[tuple[str, str]] = Counter()
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
@@ -149,7 +149,7 @@ def _stage(connection: Connection, found: Iterable[Mapping[str, Any]]) -> Counte
 
 
 def _told(value: object) -> object:
-    """PostgreSQL's text has no NUL, which values of books and messages may have."""
+    """Make a value fit for PostgreSQL's text, which has no NUL; values of books and messages may have one."""
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
 
 
@@ -192,7 +192,7 @@ def _merge(connection: Connection, number: int, total: int) -> None:
 
 
 def runs(connection: Connection) -> list[Stored]:
-    """All that are stored, the last to read the store first."""
+    """Return all stored runs, the last to read the store first."""
     with boundary():
         rows = connection.execute(select(run).order_by(run.c.seen_at.desc(), run.c.id.desc())).all()
         connection.rollback()
@@ -207,7 +207,7 @@ def run_of(connection: Connection, number: int) -> Stored | None:
 
 
 def last(connection: Connection) -> Stored | None:
-    """The one that read the store last; not what ``coordinator watch`` finds."""
+    """Return the run that read the store last, except that of ``coordinator watch``."""
     newest = select(run).where(_REPEATED).order_by(run.c.seen_at.desc(), run.c.id.desc()).limit(1)
     with boundary():
         row = connection.execute(newest).one_or_none()

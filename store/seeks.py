@@ -1,14 +1,14 @@
-"""A consumer group moved back, to get again what it had, or forth, to skip what waits (rule H17).
+"""Move a consumer group back, to get again what it had, or forth, to skip what waits (rule H17).
 
-**Decision.** The place of a message is when it was posted: the id of its half. Moved back, an entry is made anew for
-each message from there on whose delivery to the group has ended; its id is that of the half, so that it comes before
-what is newer, in order, also in a message group. What waits, or a consumer has, has its entry and stays as it is.
-Dead letters stay such, and what expired stays so. An op ``replay`` says of which end it takes back a delivery: accepted
-or purged. Ops are not found by half, so those since the place are read once, piece by piece, into a temporary table.
+**Decision.** The place of a message is when it was posted: the id of its half. A seek back inserts a new entry for
+each message from there on whose delivery to the group has ended; its id is that of the half, so that it precedes newer
+messages, in order, also in a message group. A message that waits, or that a consumer has, keeps its entry unchanged.
+Dead letters and expired messages stay so. An op ``replay`` records which end of a delivery it takes back: accepted
+or purged. Ops have no index by half, so those since the place are read once, piece by piece, into a temporary table.
 
-Each piece is one short SQL transaction, with how far it has come (table ``seek``): a command that was killed is run
-again, and goes on from there. What ended after the seek began is not taken back, so that nothing comes twice of one.
-A piece locks the row of this command's instance, then that of the group, and never an entry that is there already.
+Each piece is one short SQL transaction, which also writes its progress (table ``seek``): a command that was killed is
+run again, and continues there. A delivery that ended after the seek began is not taken back, so that one seek delivers
+no message twice. A piece locks the row of this command's instance, then that of the group, and never an existing entry.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from store.purge import throw_away
 from store.retention import kept
 from store.tables import PASSED_OVER, SCHEMA, address, consumer_group, entry, half, heartbeat, instance, op, seek
 
-# Where a consumer group can be moved to (rule H17): a message or a time, and since when messages are kept.
+# The places a consumer group can be moved to (rule H17): a message or a time, since when messages are kept.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A consumer group that can be moved. ``retention_hours``: of its address, None: as the settings say."""
+    """A consumer group that can be moved. ``retention_hours``: of its address; None: the settings decide."""
 
     id: int
     address_id: int
@@ -49,9 +49,9 @@ class Group:
 
 
 def group(connection: Connection, group_id: int) -> Group:
-    """A group that was just found.
+    """Read a group whose id was just found.
 
-    :raises AddressGone: it is removed meanwhile.
+    :raises AddressGone: it was removed meanwhile.
     """
     with boundary():
         found = connection.execute(
@@ -75,9 +75,9 @@ def has_message(connection: Connection, of: Group, half_id: int) -> bool:
 
 
 def oldest(connection: Connection, of: Group, kept: timedelta) -> datetime | None:
-    """From when on all messages of the group's address are there; None: none was ever dropped.
+    """Return since when all messages of the group's address are kept; None: nothing was ever dropped.
 
-    ``kept``: how long they are kept, where the address does not say otherwise.
+    ``kept``: how long they are kept, unless the address has a time of its own.
     """
     since = retention.messages_kept_since(connection)
     connection.rollback()
@@ -88,7 +88,7 @@ def oldest(connection: Connection, of: Group, kept: timedelta) -> datetime | Non
 
 
 def now(connection: Connection) -> datetime:
-    """By the clock of the database."""
+    """Return the time by the clock of the database."""
     with boundary():
         moment: datetime = connection.execute(select(func.now())).scalar_one()
         connection.rollback()
@@ -96,31 +96,33 @@ def now(connection: Connection) -> datetime:
 
 
 def first_id(moment: datetime) -> int:
-    """The lowest id of what was posted at ``moment`` (aware) or later."""
+    """Return the lowest id of a message posted at ``moment`` (aware) or later."""
     return max(1, id_at(moment))
 
 
-# A command that counts as an instance for a moment: then no other instance holds a group whole.
+# A command that counts as an instance while it runs: then no other instance holds a group whole.
 #
-# While the only instance that lives holds a group whole, what lies below the id that it has read counts as its own. A
-# command that puts entries there registers like an instance: the others lease what they have in hand row by row, as
-# they do when any instance begins. It holds nothing itself. Should its process be killed or stopped for long, the watch
+# While the only living instance holds a group whole, entries below the id that it has read count as its own. A
+# command that inserts entries there registers like an instance: the others lease the entries in hand row by row, as
+# they do when any instance starts. It holds nothing itself. If its process is killed or suspended for long, the watch
 # gives it up, and ends its session, which may have locks.
 
-#: How long the holder of a group may take to share it: longer than a dead one takes to be given up.
+#: How long the holder of a group may take to share it: longer than until a dead one is given up.
 _PATIENCE_SECONDS = 30.0
 _LOOK_SECONDS = 0.02
 
 
 class Presence:
-    """``instance_id``: of the row that stands for this command."""
+    """Registers this command as an instance. ``instance_id``: the id of its row."""
 
     def __init__(self, connection: Connection, instance_id: int) -> None:
         self._connection = connection
         self.instance_id = instance_id
 
     def beat(self) -> None:
-        """In the transaction of the caller: this command still lives, and is not given up before the commit.
+        """Write the heartbeat of this command, which is then not given up before the commit.
+
+        The SQL transaction is the caller's.
 
         :raises Fenced: another instance gave it up.
         """
@@ -133,10 +135,11 @@ class Presence:
         )
 
     def shared(self, group_id: int) -> bool:
-        """Wait until no instance holds the group whole; the row of the group is then locked, so that none does before
-        the commit of the caller. False: the group is gone.
+        """Wait until no instance holds the group whole. False: the group was removed.
 
-        :raises StoreUnavailable: its holder does not answer.
+        The row of the group is locked then, so that no instance holds it before the commit of the caller.
+
+        :raises StoreUnavailable: its holder does not share it in time.
         """
         until = time.monotonic() + _PATIENCE_SECONDS
         # lock order: 8
@@ -153,7 +156,7 @@ class Presence:
 
 @contextmanager
 def present(connection: Connection, version: str) -> Iterator[Presence]:
-    """Count as an instance in this block; commits what is under way when it begins and ends."""
+    """Register this command as an instance during the block; commits when it begins and when it ends."""
     presence = Presence(connection, recovery.register(connection, version).instance_id)
     name = recovery.session_name("command", presence.instance_id)
     connection.execute(select(func.set_config("application_name", name, False)))
@@ -164,7 +167,7 @@ def present(connection: Connection, version: str) -> Iterator[Presence]:
     except DBAPIError as error:
         connection.rollback()
         if error.connection_invalidated:
-            presence.beat()  # says so, where another instance gave it up and has ended its session
+            presence.beat()  # raises Fenced if another instance gave it up and has ended its session
         raise
     finally:
         connection.rollback()
@@ -174,20 +177,20 @@ def present(connection: Connection, version: str) -> Iterator[Presence]:
         connection.commit()
 
 
-#: The reason of the op ``purge`` for what a seek forth skips.
+#: The reason of the op ``purge`` for messages that a seek forth skips.
 SKIPPED = "skipped"
-#: What ``replay`` takes back: its reasons.
+#: The reasons of the op ``replay``: which end it takes back.
 ACCEPTED = "accepted"
 PURGED = "purged"
 
-#: Messages of one SQL transaction, ops that are read in one, and octets of each message that are read for its terms.
+#: Messages of one SQL transaction, ops read in one, and octets of each message that are read for its terms.
 CHUNK = 1000
 OPS = 20_000
 HEAD_OCTETS = 4096
-#: Before each look of a seek forth: workers that share the group give back what they had read ahead. There is a third
-#: look, and a fourth, while they have some, which may also be in a consumer's hands.
+#: The pauses before the passes of a seek forth: meanwhile workers that share the group return what they had read ahead.
+#: The third and fourth pass follow only while entries are leased, which consumers may have, too.
 _LOOKS_AFTER_SECONDS = (0.0, 0.3, 0.7, 1.0)
-#: how much the clocks of instances may differ
+#: the most that the clocks of instances may differ
 _CLOCKS = timedelta(minutes=10)
 _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -207,7 +210,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Seek:
-    """A seek that is under way, or the last one. ``to_id``: the first half that the group gets, or is not skipped."""
+    """A seek under way, or the last one. ``to_id``: the first half that is delivered again, or is not skipped."""
 
     group_id: int
     back: bool
@@ -218,20 +221,21 @@ class Seek:
     moved: int
     #: halves up to this id are done
     position: int
-    #: messages that stay as they are, as their time is over
+    #: messages that are left unchanged, as they have expired
     expired: int
 
     def goes_on(self, to_id: int, *, back: bool) -> bool:
-        """Whether a seek to this place goes on with it: it was interrupted."""
+        """Whether a seek to this place continues this one, which was interrupted."""
         return self.ended_at is None and (self.back, self.to_id) == (back, to_id)
 
 
-#: On which terms a message is delivered again. Times in microseconds since 2000; its ``available`` does not count.
+#: Returns the terms on which a message is delivered again. Times are in microseconds since 2000; ``available`` is
+#: ignored.
 TermsOf = Callable[[Head], DeliveryTerms]
 
 
 def all_seeks(connection: Connection) -> dict[int, Seek]:
-    """The seek under way, or the last one, by group."""
+    """Return the seek under way, or the last one, by group."""
     with boundary():
         return {row.group_id: Seek(**row._mapping) for row in connection.execute(select(seek)).all()}
 
@@ -247,15 +251,15 @@ def interrupted(connection: Connection, group: Group, to_id: int) -> bool:
 def move_back(
     connection: Connection, group: Group, to_id: int, terms_of: TermsOf, *, version: str, chunk: int = CHUNK
 ) -> Seek:
-    """Deliver again what the group had of the messages from ``to_id`` on; commits piece by piece.
+    """Deliver again the messages from ``to_id`` on whose delivery to the group has ended; commits piece by piece.
 
     A seek to the same place that was interrupted is finished; one to another place is forgotten.
 
     :raises Contended: another seek of the group is under way.
-    :raises AddressGone: the group is removed meanwhile.
+    :raises AddressGone: the group was removed meanwhile.
     """
     with boundary(), _alone(connection, group), kept(connection), present(connection, version) as presence:
-        partitions.make_ahead(connection)  # the service, which makes them, may have been stopped for weeks
+        partitions.make_ahead(connection)  # the service, which creates them, may have been stopped for weeks
         begun = _begin(connection, group, to_id, back=True)
         _read_ops(connection, group, begun, presence)
         work = _Back(connection, group, terms_of, presence)
@@ -265,9 +269,9 @@ def move_back(
 
 
 def move_forth(connection: Connection, group: Group, to_id: int, *, version: str, chunk: int = CHUNK) -> Seek:
-    """Skip what waits in the group of the messages before ``to_id``; commits piece by piece.
+    """Skip the group's waiting messages before ``to_id``; commits piece by piece.
 
-    What a consumer has stays, as do messages to be delivered later and those on their way to the dead letters.
+    Messages that a consumer has stay, as do those to be delivered later and those on their way to the dead letters.
 
     :raises Contended: another seek of the group is under way.
     :raises Fenced: another instance took this command for dead.
@@ -282,7 +286,7 @@ def move_forth(connection: Connection, group: Group, to_id: int, *, version: str
         moved = begun.moved
 
         def count(skipped: int) -> None:
-            """Were it interrupted now, the same command goes on counting."""
+            """Write the count, so that the same command continues it if this one is interrupted."""
             nonlocal moved
             moved += skipped
             connection.execute(update(seek).where(seek.c.group_id == group.id).values(moved=moved))
@@ -300,7 +304,7 @@ def move_forth(connection: Connection, group: Group, to_id: int, *, version: str
 
 @contextmanager
 def _alone(connection: Connection, group: Group) -> Iterator[None]:
-    """One seek of a group at a time."""
+    """Allow one seek of a group at a time."""
     key = {"space": _LOCK, "group": group.id}
     # lock order: d
     if not connection.scalar(text("select pg_try_advisory_lock(:space, :group)"), key):
@@ -316,7 +320,7 @@ def _alone(connection: Connection, group: Group) -> Iterator[None]:
 
 
 def _begin(connection: Connection, group: Group, to_id: int, *, back: bool) -> Seek:
-    """Note a new seek, or go on with one that was interrupted; commits."""
+    """Write a new seek, or return the one that was interrupted; commits."""
     there = select(consumer_group.c.id).where(consumer_group.c.id == group.id)
     # lock order: 8
     if connection.scalar(there.with_for_update(read=True, key_share=True)) is None:
@@ -360,8 +364,8 @@ def _end(connection: Connection, done: Seek) -> Seek:
     return done if row is None else Seek(**row._mapping)
 
 
-#: Reads the next ops by id, and notes of each delivery of the group that one ends, or takes back, what it says: the end
-#: that a replay can take back, null for one that stays.
+#: Reads the next ops by id, and writes a row for each delivery of the group that one ends or takes back: the end that
+#: a replay can take back, null for one that stays.
 _READ = f"""with piece as materialized (
       select id, decision, reason, half_ids, group_ids, decided_at from {SCHEMA}.op
        where id > :after order by id limit :ops),
@@ -380,7 +384,7 @@ _READ = f"""with piece as materialized (
 def _read_ops(connection: Connection, group: Group, begun: Seek, presence: Presence) -> None:
     """Collect the ends of the group's deliveries in a temporary table ``ended``; commits each piece.
 
-    An op has its id when it is written, except for commits: a transaction has its own since it was declared.
+    The id of an op is generated when it is written, except for commits: their id is from the declare.
     """
     connection.execute(text("drop table if exists pg_temp.ended"))
     connection.execute(text("create temporary table ended (half_id int8, decided_at timestamptz, again text)"))
@@ -405,7 +409,7 @@ def _read_ops(connection: Connection, group: Group, begun: Seek, presence: Prese
     connection.commit()
 
 
-#: The next halves of which a delivery has ended, each with what its last op says, and the message where it is there.
+#: Selects the next halves whose delivery has ended, each with the end in its last op, and the message if it is kept.
 _NEXT = f"""with next as (
       select distinct on (half_id) half_id, again from pg_temp.ended
        where half_id > :position order by half_id, decided_at desc limit :chunk)
@@ -419,7 +423,7 @@ _ENTER = f"""insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, prio
 
 
 class _Back:
-    """The pieces of a seek back."""
+    """Runs a seek back, piece by piece."""
 
     def __init__(self, connection: Connection, group: Group, terms_of: TermsOf, presence: Presence) -> None:
         self._connection = connection
@@ -429,7 +433,7 @@ class _Back:
         self._uuids = UuidV7()
 
     def piece(self, begun: Seek, chunk: int) -> Seek | None:
-        """Move the next messages; commits. None: there are no more."""
+        """Deliver the next messages again; commits. None: there are no more."""
         connection = self._connection
         rows = connection.execute(text(_NEXT), {"position": begun.position, "chunk": chunk}).all()
         if not rows:
@@ -441,7 +445,7 @@ class _Back:
         again: dict[str, list[tuple[int, DeliveryTerms]]] = {ACCEPTED: [], PURGED: []}
         expired = 0
         for row in rows:
-            if row.head is None:  # its end stays, or retention has dropped it
+            if row.head is None:  # its end is not taken back, or retention has dropped the message
                 continue
             terms = self._terms_of(
                 Head(half_id=row.half_id, posted_at=row.posted_at, head=bytes(row.head), size=row.size)
@@ -469,7 +473,7 @@ class _Back:
         return done
 
     def _enter(self, reason: str, some: Sequence[tuple[int, DeliveryTerms]]) -> list[int]:
-        """Make their entries, and the op that takes back their end. Returns the ids."""
+        """Insert the entries, and the op that takes back the ends of their deliveries. Returns the ids."""
         if not some:
             return []
         ids = [half_id for half_id, _ in some]
@@ -497,7 +501,7 @@ class _Back:
 
 
 def time_of(micros: int) -> datetime | None:
-    """``micros`` since 2000; None: never, or later than a program can say."""
+    """Convert ``micros`` since 2000 to a time; None: never, or later than ``datetime`` can represent."""
     if micros in (INFINITY, BEFORE):
         return None
     try:

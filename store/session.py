@@ -1,4 +1,4 @@
-"""What each session of ours sets, whatever the server, its database, the role or the environment says."""
+"""Define the settings of our sessions, independent of the server, its database, the role and the environment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from store.errors import ONLY_READS, from_sqlstate
 from store.schema import AS_READ
 
-#: Parameters of libpq by which either end of a connection notices that the other is cut off.
+#: Parameters of libpq by which either end of a connection detects that the other is cut off.
 KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15000}
 #: Limits that would end a session which waits for work, or work that takes long. A server may be too old to have one.
 _NO_LIMITS = ("idle_session_timeout", "transaction_timeout")
-#: A transaction that is serializable may be undone by any other, and one that is deferrable may wait for all others.
-#: The one in which these stand is serializable by the database's default, too, which a standby refuses.
+#: A serializable transaction may be undone by any other, and a deferrable one may wait for all others. The transaction
+#: of these statements itself may be serializable by the database's default, which a standby refuses.
 _TRANSACTIONS = (
     "set transaction isolation level read committed; "
     "set default_transaction_isolation = 'read committed'; set default_transaction_deferrable = off; "
@@ -29,9 +29,9 @@ SETTINGS = (
         for name in _NO_LIMITS
     )
 )
-#: Of a worker's connections. The server ends its process when our end of the connection is gone, even while that
-#: process waits for a lock: it may hold locks, and takes one of the server's connections. Limits of the role or the
-#: database for statements and locks do not apply.
+#: The settings of a worker's connections. The server ends its process when our end of the connection is closed, even
+#: while that process waits for a lock: it may hold locks, and uses one of the server's connections. Limits of the role
+#: or the database for statements and locks do not apply.
 OF_WORKERS = (
     "set client_connection_check_interval = '5s'; "
     + "".join(f"set tcp_{name.removeprefix('tcp_')} = {value}; " for name, value in KEEPALIVE.items())
@@ -44,8 +44,9 @@ OF_WORKERS = (
 
 
 def in_turn(conninfo: str) -> list[str]:
-    """``conninfo`` for each of several attempts in a row: each begins with another of its hosts. libpq itself asks no
-    other one where the first takes the connection, or never answers.
+    """Return ``conninfo`` for several attempts in a row, each of which begins with another of its hosts.
+
+    libpq itself tries no other host if the first accepts the connection, or never answers.
     """
     given = conninfo_to_dict(conninfo)
     lists = {name: str(given.get(name) or "").split(",") for name in ("host", "hostaddr", "port")}
@@ -57,18 +58,18 @@ def in_turn(conninfo: str) -> list[str]:
     ]
 
 
-# Which of a store's servers has been left behind.
+# Detects a server of the store that another one has replaced.
 #
-# A primary that was lost, and comes back beside the standby that took its place, takes connections and writes as
-# before; but what it says is of a past that the store has left. A promotion begins a new timeline, with a higher
-# number, so a server on a lower one than another is such a server.
+# A primary that was lost, and returns beside the standby that replaced it, accepts connections and writes as
+# before; but its data are those of an abandoned past. A promotion begins a new timeline, with a higher number, so a
+# server on a lower timeline than another is such a server.
 #
-# What was seen is in memory that a process shares with all that it forks: a service knows it as one.
+# The highest timeline is in memory that a process shares with its forks, so that all processes of a service know it.
 
-#: in the place of the timeline of a standby
+#: replaces the timeline of a standby
 _STANDBY = "0"
-#: The server's system and timeline, as a text. Empty: it does not say, as an administrator has taken the functions from
-#: this role, or the server has other storage than PostgreSQL's own.
+#: Selects the server's system and timeline, as text. Empty: they are not known, as an administrator has revoked the
+#: functions from this role, or the server has other storage than PostgreSQL's own.
 ASK = f"""do $$ begin
     perform set_config('coordinator.timeline', system_identifier || ' ' || case when pg_is_in_recovery()
         then '{_STANDBY}' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end, false) from pg_control_system();
@@ -80,8 +81,10 @@ _NOTE = struct.Struct("qI")
 
 
 class Timeline(NamedTuple):
-    """``system``: what all servers have in common that were copied from one; only their timelines can be compared.
-    ``number``: 0 of a standby.
+    """A server's timeline.
+
+    ``system``: the id that all servers copied from one share; only their timelines can be compared. ``number``: 0 for a
+    standby.
     """
 
     system: int
@@ -89,7 +92,7 @@ class Timeline(NamedTuple):
 
 
 def read(answer: bytes | str) -> Timeline | None:
-    """The answer to :data:`ASK`; None: the server does not say."""
+    """Read the answer to :data:`ASK`; None: the server does not report it."""
     if not answer:
         return None
     system, number = answer.split()
@@ -97,14 +100,14 @@ def read(answer: bytes | str) -> Timeline | None:
 
 
 class Seen:
-    """The highest timeline that this process, or one with which it shares, has seen of the system it saw last."""
+    """Remembers the highest timeline of the last system that this process, or one that shares its memory, has seen."""
 
     def __init__(self) -> None:
-        #: made when it is first needed: by the supervisor, before it forks
+        #: created at its first use: by the supervisor, before it forks
         self._memory: mmap.mmap | None = None
 
     def above(self, at: Timeline | None) -> int:
-        """The timeline on which another server was seen, if ``at`` was left behind; else 0, and ``at`` is seen."""
+        """Return the higher timeline of another server, if there is one; else 0, and ``at`` is remembered."""
         if at is None or not at.number:
             return 0
         if self._memory is None:
@@ -120,14 +123,14 @@ SEEN = Seen()
 
 
 def unfit(at: Timeline | None, host: str, port: int | str) -> str:
-    """Why the service does not work with the server of a new connection; empty: it does."""
+    """Return why the service cannot use the server of a new connection; empty: it can."""
     if at is not None and not at.number:
         return str(from_sqlstate(ONLY_READS))
     return old_primary(at, host, port)
 
 
 def old_primary(at: Timeline | None, host: str, port: int | str) -> str:
-    """What is to be done about a server that was left behind; empty: it was not, as far as is known."""
+    """Return a message about a server that another has replaced; empty: no other is known."""
     above = SEEN.above(at)
     if at is None or not above:
         return ""

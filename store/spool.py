@@ -1,7 +1,7 @@
-"""The octets of a large message between its first frame and the store: in an unnamed temporary file, not in memory.
+"""Keep the octets of a large message, until the store has them, in an unnamed temporary file instead of memory.
 
-The file has no name, so nothing is left of it however the process ends. It is made in the folder that ``TMPDIR`` names,
-else in ``/var/tmp``, which unlike ``/tmp`` is on a disk on all systems.
+The file has no name, so nothing remains of it however the process ends. It is created in the folder that ``TMPDIR``
+names, else in ``/var/tmp``, which unlike ``/tmp`` is on a disk on all systems.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 
-#: A message: in memory, or in a file whose octets are read when they are used, and not kept.
+#: A message: in memory, or in a file whose octets are read when they are used, and not kept in memory.
 Octets = bytes | mmap
 
 #: Larger messages are written to the store, and read from it, piece by piece.
 LARGE = PIECE = 1 << 20
-#: a message that is not complete gives way to others when nothing was added to it for so long
+#: an incomplete message may be dropped in favour of others when nothing was added to it for so long
 SILENT_SECONDS = 5.0
 #: Octets of a large message that are loaded with its entry.
 HEAD = 1 << 16
 
 
 def pieces(message: Octets) -> Iterator[bytes]:
-    """Pieces of :data:`PIECE` octets, one at a time in memory."""
+    """Yield pieces of :data:`PIECE` octets; one at a time is in memory."""
     for at in range(0, len(message), PIECE):
         yield message[at : at + PIECE]
         if isinstance(message, mmap):
@@ -35,11 +35,11 @@ def pieces(message: Octets) -> Iterator[bytes]:
 
 
 class Room:
-    """Octets of all files of this process: at most ``most``. ``make_room`` is called with the octets that are missing;
-    it may have files of complete messages closed.
+    """Limits the octets of all files of this process to ``most``.
 
-    Files of messages that are not complete give way to others: first those to which nothing was added for a while,
-    then, after ``make_room``, those of the owner with the most octets in such files.
+    ``make_room`` is called with the octets that are requested and exceed the limit; it may close files of complete
+    messages. Files of incomplete messages are dropped in favour of others: first those to which nothing was added for
+    a while, then, after ``make_room``, those of the owner with the most octets in such files.
     """
 
     __slots__ = ("_begun", "_make_room", "_most", "_used")
@@ -48,11 +48,11 @@ class Room:
         self._make_room = make_room
         self._most = most
         self._used = 0
-        #: files of messages that are not complete, the oldest first
+        #: files of incomplete messages, the oldest first
         self._begun: dict[Spool, None] = {}
 
     def take(self, octets: int, spool: Spool) -> None:
-        """Take room for a file of a message that is not complete. OSError if there is none."""
+        """Reserve room for the file of an incomplete message. OSError if there is none."""
         if self.short_of(octets):
             self._end_silent(octets)
         if self.short_of(octets):
@@ -65,7 +65,7 @@ class Room:
         self._begun.setdefault(spool)
 
     def forget(self, spool: Spool) -> None:
-        """The message of the file is complete, or given up."""
+        """Forget a file whose message is complete, or given up: it is not dropped any more."""
         self._begun.pop(spool, None)
 
     def _end_silent(self, octets: int) -> None:
@@ -98,20 +98,22 @@ class Room:
 
 
 class NoRoom(OSError):
-    """All files together have as much as they may."""
+    """All files together have as many octets as they may."""
 
 
 class Spool:
-    """A file that is written once, then read. OSError if there is no room for it.
+    """Holds one message in a file, which is written once and then read. OSError if there is no room for it.
 
-    It counts as :data:`PIECE` octets at least: a small file takes a descriptor, too.
+    It counts as :data:`PIECE` octets at least, because a small file uses a descriptor, too.
     """
 
     __slots__ = ("_file", "_room", "_size", "added", "gives_way", "owner", "taken")
 
     def __init__(self, first: bytes | bytearray, room: Room, owner: object, gives_way: Callable[[], None]) -> None:
-        """``owner``: the connection whose message it is. ``gives_way``: called when other messages need its room; it
-        closes the file.
+        """Create the file and write ``first``.
+
+        ``owner``: the connection whose message it is. ``gives_way``: called when other messages need its room; it must
+        close the file.
         """
         self.owner = owner
         self.gives_way = gives_way
@@ -153,7 +155,7 @@ class Spool:
             rest = rest[self._file.write(rest) :]
 
     def finish(self) -> Octets:
-        """The message. A large one stays in the file, which lives as long as the returned object."""
+        """Return the message. A large one stays in the file, which lives as long as the returned object."""
         try:
             if self._size > LARGE:
                 message = mmap(self._file.fileno(), self._size, access=ACCESS_READ)

@@ -1,6 +1,6 @@
-"""The tables of the store, schema ``coordinator``: what a row is, and which invariant each constraint holds.
+"""Declare the tables of the store, schema ``coordinator``: what a row is, and which invariant each constraint holds.
 
-``store/sql`` has the functions, triggers and views. The first migration makes what is declared here; a test compares
+``store/sql`` has the functions, triggers and views. The first migration creates what is declared here; a test compares
 the two. One file because it is read, and compared, as a whole.
 Times are ``timestamptz``; ids of halves and entries are those of :mod:`store.ids`.
 """
@@ -40,10 +40,10 @@ from sqlalchemy.types import UserDefinedType
 from store.commit import terms
 from store.schema import SCHEMA as SCHEMA
 
-#: On: this SQL transaction is retention's, which truncates days that are dropped. A setting of the session.
+#: A session setting. When on, this SQL transaction belongs to retention, which truncates the days that it drops.
 DROPPING = "coordinator.dropping"
 
-#: For so long no row of the audit can be deleted (S10).
+#: Rows of the audit cannot be deleted for so many days (S10).
 AUDIT_DAYS = 30
 
 #: The role of clients without a login, which no user has (S3).
@@ -62,7 +62,8 @@ metadata = MetaData(
 
 _now = text("now()")
 
-#: The hot path inserts and deletes: by share of the rows, a short queue with a long history is never cleaned.
+#: The hot path inserts and deletes. If vacuum went by the share of rows, it would never clean a short queue with a
+#: long history.
 _VACUUM_BY_COUNT = {
     "autovacuum_vacuum_scale_factor": "0",
     "autovacuum_vacuum_threshold": "100000",
@@ -81,7 +82,10 @@ class Xid8(UserDefinedType[int]):
 
 
 def _written() -> Column[int]:
-    """The transaction that wrote the row: a reader bounded by ``pg_snapshot_xmin`` loses no row that commits late."""
+    """Return the column of the SQL transaction that wrote the row.
+
+    A reader bounded by ``pg_snapshot_xmin`` misses no row that commits late.
+    """
     return Column("written_xid", Xid8, nullable=False, server_default=text("pg_current_xact_id()"))
 
 
@@ -107,7 +111,7 @@ store_identity = Table(
 address = Table(
     "address",
     metadata,
-    # From the first again after the last: see free_id.
+    # After the last id the sequence begins again with the first: see free_id.
     Column("id", Integer, Identity(always=True, cycle=True), primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     # queue: consumers share the default group. topic: every subscription is a group of its own.
@@ -116,16 +120,16 @@ address = Table(
     # A message whose ttl runs out is dropped with an op, or moved to the dead letters.
     Column("on_expiry", Text, nullable=False, server_default="drop"),
     Column("max_attempts", SmallInteger, nullable=False, server_default="16"),
-    # How long its messages are kept after they were consumed; null: as the settings say.
+    # How long messages are kept after they were consumed; null: the settings decide.
     Column("retention_hours", Integer),
-    # What made it: administration, the first use by a client, or a dynamic terminus.
+    # What created it: administration, the first use by a client, or a dynamic terminus.
     Column("origin", Text, nullable=False, server_default="administration"),
     # The instance that owns a dynamic address, which is removed with the instance.
     Column("instance_id", Integer),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
     # How long a failed delivery waits before the next, as coordinator/group/policies.py reads it.
     Column("retry", Text, nullable=False, server_default="immediate"),
-    # How a transaction is checked whose first message goes to it (H7); null: as the settings say.
+    # How a transaction is checked whose first message was posted to this address (H7); null: the settings decide.
     Column("check_immunity_ms", Integer),
     Column("check_interval_ms", Integer),
     Column("check_most", SmallInteger),
@@ -145,7 +149,7 @@ address = Table(
 address_use = Table(
     "address_use",
     metadata,
-    # When an instance last noted a use of an address that was made on use; no row: never since it was made.
+    # When an instance last recorded a use of an address that was created on use; no row: it was not used since.
     Column("address_id", Integer, ForeignKey(address.c.id, ondelete="CASCADE"), primary_key=True),
     Column("used_at", DateTime(timezone=True), nullable=False, server_default=_now),
 )
@@ -153,7 +157,7 @@ address_use = Table(
 consumer_group = Table(
     "consumer_group",
     metadata,
-    # As that of an address.
+    # After the last id the sequence begins again with the first, as that of an address.
     Column("id", Integer, Identity(always=True, cycle=True), primary_key=True),
     Column("address_id", Integer, ForeignKey(address.c.id, ondelete="CASCADE"), nullable=False),
     # '' is the default group of a queue.
@@ -164,18 +168,18 @@ consumer_group = Table(
     # The only live instance takes entries by the range instead of leasing them one by one: all up to the highest
     # group_read.read_through are its own, whatever their lease says. 0: no instance holds the group.
     Column("holder", Integer, nullable=False, server_default="0"),
-    # Policies of its own, each as of the address; null: as the address has it.
+    # Policies of the group in place of the address's; null: the policy of the address applies.
     Column("on_expiry", Text),
     Column("max_attempts", SmallInteger),
     Column("retry", Text),
-    # The id of the user that made it, where it is a subscription of that user's container: no one else joins it.
+    # The id of the user who created it, where it is a subscription of that user's container: nobody else may join it.
     Column("owner", Text),
     UniqueConstraint("address_id", "name"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
     CheckConstraint("max_attempts >= 1", name="max_attempts"),
 )
-#: All but the default groups of queues, which share a name. By hash: batches, which look for the named groups of one
-#: address, would go through those of all.
+#: Excludes the default groups of queues, which share a name. By hash: with a B-tree on the name, batches that search
+#: the named groups of one address would read those of all addresses.
 Index(
     "consumer_group_name_idx",
     consumer_group.c.name,
@@ -186,18 +190,18 @@ Index(
 seek = Table(
     "seek",
     metadata,
-    # A consumer group is being moved to another place (H17), or was: the last time.
+    # The last seek of a consumer group (H17), under way or ended.
     Column("group_id", Integer, ForeignKey(consumer_group.c.id, ondelete="CASCADE"), primary_key=True),
     # Back, to deliver again from the half to_id on; or forth, to skip what was posted before it.
     Column("back", Boolean, nullable=False),
     Column("to_id", BigInteger, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # Null: it is under way, or was interrupted, and goes on when its command is run again.
+    # Null: the seek is under way, or was interrupted and continues when its command is run again.
     Column("ended_at", DateTime(timezone=True)),
-    # Messages delivered again, or skipped; and those left as they were, as their time was over.
+    # Messages delivered again, or skipped; and those left unchanged because they have expired.
     Column("moved", BigInteger, nullable=False, server_default="0"),
     Column("expired", BigInteger, nullable=False, server_default="0"),
-    # Back: halves up to this id are done.
+    # Of a seek back: halves up to this id are done.
     Column("position", BigInteger, nullable=False),
 )
 
@@ -214,11 +218,11 @@ removed_address = Table(
 removed_group = Table(
     "removed_group",
     metadata,
-    # The same for consumer groups.
+    # Id and name of a removed consumer group. Written by a trigger.
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("address_id", Integer, nullable=False),
     Column("name", Text, nullable=False),
-    # A subscription that did not end with its link: clients may know its name.
+    # True for a subscription that did not end with its link: clients may know its name.
     Column("lasting", Boolean, nullable=False),
     Column("removed_at", DateTime(timezone=True), nullable=False, server_default=_now),
 )
@@ -226,8 +230,8 @@ removed_group = Table(
 group_read = Table(
     "group_read",
     metadata,
-    # How far a holder has read a group: the highest counts, lower ones are removed now and then. Rows of an instance
-    # that is not the holder do not count.
+    # How far a holder has read a group: only the highest row counts; lower ones are removed from time to time. Rows of
+    # an instance that is not the holder do not count.
     Column("group_id", Integer, primary_key=True, autoincrement=False),
     Column("instance_id", Integer, primary_key=True, autoincrement=False),
     Column("read_through", BigInteger, primary_key=True, autoincrement=False),
@@ -237,10 +241,10 @@ half = Table(
     "half",
     metadata,
     Column("id", BigInteger, primary_key=True, autoincrement=False),
-    # Null: posted outside any transaction, and so committed by being stored.
+    # Null: posted outside any transaction, and therefore committed once stored.
     Column("txn_id", Uuid),
     Column("address_id", Integer, nullable=False),
-    # The message as it came: all its sections, the bare message byte for byte.
+    # The message as received: all its sections, the bare message byte for byte.
     Column("message", LargeBinary, nullable=False),
     Column("posted_at", DateTime(timezone=True), nullable=False, server_default=_now),
     _written(),
@@ -253,8 +257,8 @@ op = Table(
     # commit and rollback: the txn-id, so that the primary key is "one decision a transaction". Others: a UUIDv7.
     Column("id", Uuid, primary_key=True),
     Column("decision", Text, nullable=False),
-    # The transaction in which a delivery got another outcome than accepted. Commit and rollback have it as their id: it
-    # is here again where another than its client has decided.
+    # The transaction in which a delivery got another outcome than accepted. Commit and rollback have it as their id;
+    # they repeat it here where someone other than the client has decided.
     Column("txn_id", Uuid),
     Column("reason", Text),
     # Halves the transaction posted (0 where it only retired); null on the ops of deliveries.
@@ -266,8 +270,8 @@ op = Table(
     Column("instance_id", Integer),
     Column("decided_at", DateTime(timezone=True), nullable=False, server_default=_now),
     _written(),
-    # One check, which a null passes, and its lists are constants: PostgreSQL makes the checks of a table anew, of their
-    # text, in each statement.
+    # One check, which null passes, with constant lists: PostgreSQL parses and plans a table's checks anew in each
+    # statement.
     CheckConstraint(
         "case when posted is null "
         "then decision = any ('{accept,reject,release,modify,expire,dead-letter,purge,replay}') "
@@ -276,10 +280,10 @@ op = Table(
     ),
     postgresql_partition_by="RANGE (id)",
 )
-#: ``op.written_xid`` as an index can have it: BRIN knows no xid8.
+#: ``op.written_xid`` as a bigint for the index: BRIN has no operator class for xid8.
 WRITTEN = cast(cast(op.c.written_xid, Text), BigInteger)
-# What was written last, by day: the metrics and coordinator watch go on from where they were. BRIN, as the hot path
-# writes none of it.
+# Finds the rows written last, by day: the metrics and coordinator watch continue from their last position. BRIN,
+# because the hot path then writes no index entries.
 for _name, _expression in (
     ("op_written_xid_idx", WRITTEN),
     ("half_written_xid_idx", cast(cast(half.c.written_xid, Text), BigInteger)),
@@ -298,18 +302,19 @@ entry = Table(
     # In order of commit; deliveries of a group go out in this order.
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("half_id", BigInteger, nullable=False),
-    # The instance that holds the message for its consumers; 0: none; -1: an undecided checkable transaction has retired
-    # it, and holds it (table pending_retirement).
+    # The instance that has leased the entry for its consumers; 0: not leased; -1: an undecided checkable transaction
+    # has retired it, and holds it (table pending_retirement).
     Column("lease", Integer, nullable=False, server_default="0"),
     # Deliveries so far that a client may have seen: the header's delivery-count.
     Column("attempts", SmallInteger, nullable=False, server_default="0"),
     # The header's priority; higher goes first.
     Column("priority", SmallInteger, nullable=False, server_default=str(terms.DEFAULT)),
-    # A link had it before: the header's first-acquirer is false.
+    # True when it was delivered to a link before: the header's first-acquirer is false.
     Column("acquired", Boolean, nullable=False, server_default=text("false")),
     # On an address of kind fifo: the message group, as a number. Entries of a group go out one consumer at a time.
     Column("message_group", BigInteger),
-    # Not null: not delivered before that time. Then it gets a new id, and with it its place, and this becomes null.
+    # Not null: it is not delivered before that time. Then it gets a new id, and with it a new place in the order, and
+    # this column becomes null.
     Column("available_at", DateTime(timezone=True)),
     Column("expires_at", DateTime(timezone=True)),
     # Not null: never delivered again; on its way to the dead letters, for this reason.
@@ -318,7 +323,7 @@ entry = Table(
     Column("annotations", LargeBinary),
     # Of its attempts, those that failed: they lead to the dead letters, and to waits (D5).
     Column("failures", SmallInteger, nullable=False, server_default="0"),
-    # Room on each page for the version that a lease leaves: a lease touches no index then (HOT).
+    # Leaves room on each page for the row version that a lease writes: then a lease changes no index (HOT).
     postgresql_with={"fillfactor": "50", **_VACUUM_BY_COUNT},
 )
 Index("entry_available_at_idx", entry.c.available_at, postgresql_where=entry.c.available_at.is_not(None))
@@ -338,14 +343,14 @@ Index(
 )
 Index("entry_expires_at_idx", entry.c.expires_at, postgresql_where=entry.c.expires_at.is_not(None))
 Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_not(None))
-# What a dead instance had leased. BRIN alone leaves a change of the lease HOT. What it says of pages where some were
-# leased stays when the leases end; of pages that are new it says nothing until vacuum, or a look each minute, has come:
-# an index of leased entries alone would know of no new page, as PostgreSQL looks at those that it inserts into.
+# Finds what a dead instance had leased. Only BRIN keeps a change of the lease HOT. The summary of a page where entries
+# were leased stays after the leases end; a new page has no summary until vacuum, or a task that runs each minute, adds
+# one. An index of leased entries alone would know of no new page, as PostgreSQL looks at those that it inserts into.
 Index("entry_lease_idx", entry.c.lease, postgresql_using="brin", postgresql_with={"autosummarize": "on"}).ddl_if(
     callable_=lambda *_, dialect, **__: dialect.server_version_info >= (16,)
 )
 
-# The highest id that an entry which was due has got as its place (D7).
+# The highest id that was given to an entry when it became due (D7).
 Sequence("promoted", start=0, minvalue=0, metadata=metadata)
 
 message_group = Table(
@@ -364,7 +369,7 @@ inbox = Table(
     Column("consumer", Text, primary_key=True),
     Column("message_id", Text, primary_key=True),
     Column("taken_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # Rows come and go at the pace of the messages, and their share of the table says nothing.
+    # Rows are inserted and deleted at the rate of the messages: a share of the table is no measure for vacuum.
     postgresql_with=_VACUUM_BY_COUNT,
 )
 Index("inbox_taken_at_idx", inbox.c.taken_at)
@@ -372,8 +377,8 @@ Index("inbox_taken_at_idx", inbox.c.taken_at)
 inbox_owner = Table(
     "inbox_owner",
     metadata,
-    # The role of the database that has this name of a consumer in the inbox: the first that used it, or the one that it
-    # was granted to. Its members have the name, too. By name, which a dump keeps.
+    # The database role that owns this consumer name in the inbox: the first role that used it, or the one it was
+    # granted to. Members of the role may use the name, too. The role is stored by name, which a dump keeps.
     Column("consumer", Text, primary_key=True),
     Column("owner", Text, nullable=False),
 )
@@ -385,7 +390,7 @@ outbox = Table(
     # deletes the row: no other transaction ever sees one.
     Column("xid", Xid8, primary_key=True, server_default=text("pg_current_xact_id()")),
     Column("number", BigInteger, Identity(always=True), primary_key=True),
-    # Of the first of its transaction, which stands for all of them at the commit: how often that was put off.
+    # How often the commit of its transaction was put off. Only the first row of the transaction has it.
     Column("put_off", SmallInteger),
     Column("address_id", Integer, nullable=False),
     Column("message", LargeBinary, nullable=False),
@@ -401,7 +406,8 @@ outbox = Table(
 enlistment = Table(
     "enlistment",
     metadata,
-    # A checkable transaction that the commit of an SQL transaction decides (X3); deleted by it, as the rows of outbox.
+    # A checkable transaction that the commit of an SQL transaction decides (X3). The commit deletes the row, as it
+    # does those of outbox.
     Column("xid", Xid8, primary_key=True, server_default=text("pg_current_xact_id()")),
     Column("txn_id", Uuid, primary_key=True),
     # As in the table outbox.
@@ -415,32 +421,32 @@ enlistment = Table(
 txn = Table(
     "txn",
     metadata,
-    # An undecided transaction that lives longer than a moment (short ones are never seen here); deleted with its
-    # decision.
+    # An undecided transaction that is older than a second (short ones have no row); the decision deletes the row.
     Column("id", Uuid, primary_key=True),
     Column("instance_id", Integer, nullable=False),
     # container-id and remote address of the connection that declared it
     Column("owner", Text, nullable=False),
     Column("declared_at", DateTime(timezone=True), nullable=False),
     Column("timeout_at", DateTime(timezone=True), nullable=False),
-    # As last seen: messages posted and deliveries retired so far.
+    # Messages posted and deliveries retired when the row was written.
     Column("posted", Integer, nullable=False),
     Column("retired", Integer, nullable=False),
     # Check-back: null for a plain transaction, whose messages are not in the store before the commit. The row of a
     # checkable one is written with its first half, and locked by each post and each decision.
     Column("producer_group", Text),
-    # Checks sent so far, and when the next is due, or after the last its end: not before the transaction is older than
-    # its immunity time. Null while its control link is there and its time is not over: it costs no index then.
+    # Checks sent so far, and when the next is due, or after the last check when the transaction is ended: not before
+    # it is older than its immunity time. Null while its control link is attached and its timeout is not over: then the
+    # row is in no index of due checks.
     Column("checks", SmallInteger, nullable=False, server_default="0"),
     Column("next_check_at", DateTime(timezone=True)),
     Column("check_immunity_ms", Integer),
     Column("check_interval_ms", Integer),
     Column("most_checks", SmallInteger),
-    # The number, at its instance, of the connection that declared it; below 0: its control link is gone; null: so is
-    # the connection.
+    # The number, at its instance, of the connection that declared it; negative: its control link is detached; null:
+    # the connection is closed, too.
     Column("connection", BigInteger),
-    # The first halves of a checkable one, in their order, that go to one queue with one group, without terms of
-    # their own; all others have rows in pending. Written with the row; most such transactions need no other.
+    # The first halves of a checkable transaction, in their order, if they are posted to one queue with one group and
+    # with default terms; all others have rows in pending. Written with the row; most such transactions need no others.
     Column("half_ids", ARRAY(BigInteger)),
     Column("address_id", Integer),
     postgresql_with=_VACUUM_BY_COUNT,
@@ -457,15 +463,15 @@ Index("txn_exhausted_idx", txn.c.next_check_at, postgresql_where=txn.c.checks >=
 pending = Table(
     "pending",
     metadata,
-    # A half of an undecided checkable transaction, with the terms of its entries to be, unless it is in the
-    # transaction's row; deleted with the decision. The view pending_half has all.
+    # A half of an undecided checkable transaction that is not in the transaction's row, with the terms of its future
+    # entries; the decision deletes it. The view pending_half has all such halves.
     Column("txn_id", Uuid, primary_key=True),
     Column("half_id", BigInteger, primary_key=True, autoincrement=False),
     Column("address_id", Integer, nullable=False),
     Column("expires_at", DateTime(timezone=True)),
     Column("available_at", DateTime(timezone=True)),
     Column("priority", SmallInteger, nullable=False, server_default=str(terms.DEFAULT)),
-    # As in the entry; 1: the message is a group of its own.
+    # The message group as in the entry; 1: the message is a group of its own.
     Column("message_group", BigInteger),
     # Groups that do not get it: subscriptions with no-local of the connection that posted it.
     Column("left_out", ARRAY(Integer)),
@@ -479,28 +485,29 @@ HELD = -1
 pending_retirement = Table(
     "pending_retirement",
     metadata,
-    # A delivery that an undecided checkable transaction has retired, and what the decision makes of its entry, whose
-    # lease is -1; deleted with the decision.
+    # A delivery that an undecided checkable transaction has retired, and how the decision changes its entry, whose
+    # lease is -1. The decision deletes the row.
     Column("txn_id", Uuid, primary_key=True),
     Column("group_id", Integer, primary_key=True, autoincrement=False),
     Column("entry_id", BigInteger, primary_key=True, autoincrement=False),
     Column("half_id", BigInteger, nullable=False),
     # On an address of kind fifo: the message group, which waits for the decision.
     Column("message_group", BigInteger),
-    # A commit: the op (release: it has none), and the entry's columns from then on. wait_ms: before the next delivery.
+    # On commit: the decision of the op (release writes no op), and the new columns of the entry. wait_ms: the pause
+    # before the next delivery.
     Column("decision", Text, nullable=False),
     Column("reason", Text),
     Column("attempts", SmallInteger, nullable=False),
     Column("failed", Text),
     Column("annotations", LargeBinary),
     Column("wait_ms", BigInteger, nullable=False),
-    # A rollback counts one failed delivery more; not null: with that, its attempts are used up.
+    # On rollback one more failed delivery is counted; not null: that was the last attempt, for this reason.
     Column("undo_failed", Text),
-    # The instance that has the delivery in memory, with the transaction open; null: it is the store's alone.
+    # The instance that has the delivery in memory, with the transaction open; null: no instance has.
     Column("holder", Integer),
-    # Decided, and not by its holder, which says what becomes of the delivery: its consumer may have it still.
+    # True when another process has rolled back: the holder settles the delivery, as its consumer may still have it.
     Column("rolled_back", Boolean, nullable=False, server_default=text("false")),
-    # Of the entry from then on, as ``attempts``.
+    # On commit: the new failures of the entry.
     Column("failures", SmallInteger, nullable=False, server_default="0"),
     CheckConstraint("decision in ('accept', 'reject', 'release', 'modify')", name="decision"),
     postgresql_with=_VACUUM_BY_COUNT,
@@ -517,45 +524,45 @@ instance = Table(
     "instance",
     metadata,
     Column("id", Integer, Identity(always=True), primary_key=True),
-    # Part of its ids: no two living instances have the same.
+    # Part of its ids: no two living instances share a slot.
     Column("slot", SmallInteger, nullable=False),
-    # Host name and boot id: with pid and start they tell, on the same machine, whether the process still lives.
+    # Host name and boot id: with pid and start they identify the process, so that its machine can tell if it lives.
     Column("host", Text, nullable=False),
     Column("pid", Integer, nullable=False),
     Column("process_start", BigInteger, nullable=False),
     Column("version", Text, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # Set when it stopped, or when another instance found it dead and gave up its leases and plain transactions.
+    # Set when the instance stopped, or when another found it dead and gave up its leases and plain transactions.
     Column("ended_at", DateTime(timezone=True)),
 )
 
 heartbeat = Table(
     "heartbeat",
     metadata,
-    # Not in the row of the instance, which every batch looks for: while a snapshot is held, a batch would walk through
-    # all versions that the beats have left.
+    # A table of its own, as every batch reads the row of the instance: while a snapshot is held, a batch would have to
+    # skip all row versions that the heartbeats leave.
     Column("instance_id", Integer, ForeignKey(instance.c.id, ondelete="CASCADE"), primary_key=True),
     Column("beaten_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # Of the batch that was under way then, over all its attempts; 0: none was. Null: it has not beaten yet.
+    # How long the batch under way had waited, over all its attempts; 0: no batch was. Null: no heartbeat yet.
     Column("commit_waits_seconds", REAL),
-    # The SQLSTATE with which the database refused that batch last; empty: it has not. Null as above.
+    # The SQLSTATE with which the database last refused that batch; empty: it did not. Null as above.
     Column("commit_refused_with", Text),
-    # How far the instance's clock is ahead of the database's; below 0: behind. Null as above, and in the first beat.
+    # How far the instance's clock is ahead of the database's; negative: behind. Null as above, and in the first beat.
     Column("clock_ahead_seconds", REAL),
 )
 
 lock = Table(
     "lock",
     metadata,
-    # Who has locked a row does what its name says, alone (store/locks.py).
+    # Whoever has locked a row is the only one that performs the task it names (store/locks.py).
     Column("name", Text, primary_key=True),
 )
 
 batch_mark = Table(
     "batch_mark",
     metadata,
-    # A batch that left no other trace: it tells its instance whether a batch in doubt was committed. The highest number
-    # of an instance counts, lower ones are removed now and then.
+    # Marks a committed batch that wrote no other row for its instance to find when the batch is in doubt. Only the
+    # highest number of an instance counts; lower ones are removed from time to time.
     Column("instance_id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
 )
@@ -563,12 +570,12 @@ batch_mark = Table(
 retention = Table(
     "retention",
     metadata,
-    # half or op: its days before kept_from are dropped, except for halves that were not delivered yet.
+    # half or op: retention has dropped its days before kept_from, except for halves that were not delivered yet.
     Column("table_name", Text, primary_key=True),
     Column("kept_from", Date, nullable=False),
     # When the days before were last checked for halves that may be dropped by now.
     Column("looked_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # Of the days that were dropped, the archive has all from then on; null: it has all that ever were.
+    # The archive has all dropped days from this one on; null: it has every day that was ever dropped.
     Column("archived_from", Date),
     CheckConstraint("table_name in ('half', 'op')", name="table_name"),
 )
@@ -593,13 +600,13 @@ archived_day = Table(
     # SHA-256 of the manifest of the copy, hexadecimal; the manifest has those of its files.
     Column("manifest", Text, nullable=False),
     Column("archived_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # The rows of the partition that are in the copy: how many, and a sum of their keys (store/archive/days.py). Others
-    # came later, and retention does not drop a day that has any.
+    # Number and key sum (store/archive/days.py) of the partition's rows that are in the copy. Other rows were added
+    # later; retention does not drop a day that has any.
     Column("live_rows", BigInteger, nullable=False),
     Column("live_keys", BigInteger, nullable=False),
     # Retention has dropped the rows that are not among these.
     Column("dropped", Boolean, nullable=False, server_default=text("false")),
-    # It was restored: retention leaves it alone until then.
+    # Set when the day was restored: retention does not drop it before that time.
     Column("held_until", DateTime(timezone=True)),
     CheckConstraint("table_name in ('half', 'op')", name="table_name"),
 )
@@ -615,10 +622,10 @@ sole_connection = Table(
     # The instance of the connection, and its number there.
     Column("instance_id", Integer, nullable=False),
     Column("connection", BigInteger, nullable=False),
-    # The policy it asked for: the container's next connection closes it, or is refused.
+    # The policy it asked for: the container's next connection closes this one (true), or is refused.
     Column("close_existing", Boolean, nullable=False),
     Column("claimed_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # When it last showed that it is alive, after another connection had claimed its place.
+    # When the connection last showed that it is alive, after another one had claimed its place.
     Column("seen_at", DateTime(timezone=True)),
 )
 
@@ -627,10 +634,10 @@ user_account = Table(
     metadata,
     # A user that clients log in as (S1), prepared with SASLprep.
     Column("name", Text, primary_key=True),
-    # Since when it may not log in; null: it may.
+    # Since when the user may not log in; null: the user may.
     Column("disabled_at", DateTime(timezone=True)),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # No other user ever has it, none of the same name either: txn-ids are checked with it, and subscriptions belong to
+    # Never reused, not even for a user of the same name: txn-ids are checked against it, and subscriptions belong to
     # it.
     Column("id", Text, nullable=False, unique=True, server_default=text("gen_random_uuid()::text")),
 )
@@ -638,7 +645,7 @@ user_account = Table(
 user_verifier = Table(
     "user_verifier",
     metadata,
-    # What is kept in place of a password, by SASL mechanism (RFC 5802, section 3). A user may have none.
+    # The verifier stored in place of a password, by SASL mechanism (RFC 5802, section 3). A user may have none.
     Column("user_name", Text, ForeignKey(user_account.c.name, ondelete="CASCADE"), primary_key=True),
     Column("mechanism", Text, primary_key=True),
     Column("salt", LargeBinary, nullable=False),
@@ -647,27 +654,27 @@ user_verifier = Table(
     Column("server_key", LargeBinary, nullable=False),
     Column("changed_at", DateTime(timezone=True), nullable=False, server_default=_now),
     CheckConstraint("mechanism in ('SCRAM-SHA-256', 'SCRAM-SHA-512')", name="mechanism"),
-    # a worker does them itself for PLAIN, 1 ms for each 4,096
+    # for PLAIN a worker computes them itself, 1 ms for each 4,096
     CheckConstraint("iterations between 4096 and 65536", name="iterations"),
 )
 
 run = Table(
     "run",
     metadata,
-    # A run of coordinator reconcile whose findings were stored (R32). One over the same period with the same books
-    # takes its place.
+    # A run of coordinator reconcile whose findings were stored (R32). A later run over the same period with the same
+    # books replaces it.
     Column("id", Integer, Identity(always=True), primary_key=True),
-    # The period that was asked for; null: without a bound.
+    # The requested period; null: without a bound.
     Column("since", DateTime(timezone=True)),
     Column("until", DateTime(timezone=True)),
     Column("books", ARRAY(Text), nullable=False),
-    # As of when it read the store.
+    # When the run read the store.
     Column("seen_at", DateTime(timezone=True), nullable=False),
     Column("stored_at", DateTime(timezone=True), nullable=False, server_default=_now),
     Column("version", Text, nullable=False),
-    # [{"kind": ..., "severity": ..., "findings": ...}]: what the metrics show of it.
+    # [{"kind": ..., "severity": ..., "findings": ...}]: the counts that the metrics show.
     Column("counts", JSONB, nullable=False),
-    # Not null: what coordinator watch has found so far (table watch); its findings are only added.
+    # Not null: the run has the findings of coordinator watch so far (table watch), which are only added to.
     Column("watch_id", Uuid),
     UniqueConstraint("since", "until", "books", "watch_id", name="run_period_key", postgresql_nulls_not_distinct=True),
 )
@@ -686,7 +693,7 @@ finding = Table(
     Column("consumer_group", Text),
     Column("detail", Text, nullable=False),
     Column("suggested_repair", Text, nullable=False),
-    # When coordinator watch saw it; null: as of when its run read the store.
+    # When coordinator watch found it; null: when its run read the store.
     Column("seen_at", DateTime(timezone=True)),
     CheckConstraint("severity in ('note', 'warning', 'error')", name="severity"),
 )
@@ -696,20 +703,20 @@ watch = Table(
     metadata,
     # How far coordinator watch has counted (R33): written with the counts, in one SQL transaction.
     Column("singleton", Boolean, primary_key=True, server_default=text("true")),
-    # Of its checkpoint: Spark has made it.
+    # The id of the checkpoint, which Spark has generated.
     Column("id", Uuid, nullable=False),
     Column("began_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # The last of Spark's batches that is counted; -1: none.
+    # The last of Spark's batches that was counted; -1: no batch was.
     Column("batch", BigInteger, nullable=False, server_default="-1"),
     # Halves and ops of the SQL transactions below it are counted.
     Column("position", BigInteger, nullable=False, server_default="0"),
-    # How many of what: half; an op, by its decision; a delivery that an op covers, by that.
+    # Counts of halves, of ops by their decision, and of the deliveries that ops cover, by that decision.
     Column("counts", JSONB, nullable=False, server_default=text("'{}'")),
-    # When all that was in the store was counted, the last time.
+    # When everything in the store was last counted.
     Column("up_to_date_at", DateTime(timezone=True)),
-    # Retention had dropped the days before it at the last look; null: none.
+    # Retention had dropped the days before this one at the last check; null: it had dropped no day.
     Column("kept_from", Date),
-    # Days before it were dropped before all of them was counted; null: none was.
+    # Some days before this one were dropped before they were counted in full; null: no day was.
     Column("missed_before", Date),
     CheckConstraint("singleton", name="one_row"),
 )
@@ -718,7 +725,7 @@ watch = Table(
 user_role = Table(
     "user_role",
     metadata,
-    # A name that users have, for the permissions that they have together (S3).
+    # A user's membership in a role, through which users share permissions (S3).
     Column("user_name", Text, ForeignKey(user_account.c.name, ondelete="CASCADE"), primary_key=True),
     Column("role", Text, primary_key=True),
     CheckConstraint(f"role <> '{ANONYMOUS}'", name="role"),
@@ -727,8 +734,8 @@ user_role = Table(
 permission = Table(
     "permission",
     metadata,
-    # What a user may do, or all with a role (S3). No index says that each is there once: a pattern may be too long.
-    # Its id is there for replication, which takes back no row of a table without a key.
+    # What a user, or each user with a role, may do (S3). No index makes permissions unique: a pattern may be too long.
+    # The id exists for replication, which cannot delete rows of a table without a key.
     Column("user_name", Text, ForeignKey(user_account.c.name, ondelete="CASCADE")),
     Column("role", Text),
     Column("verb", Text, nullable=False),
@@ -747,42 +754,42 @@ Index("permission_role_idx", permission.c.role)
 audit = Table(
     "audit",
     metadata,
-    # What a person has decided, and logins that failed (S10). Rows are only added: see the trigger.
+    # An action of a person, or failed logins (S10). Rows are only added: see the trigger.
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # store/audit.py has them all.
+    # store/audit.py lists all actions.
     Column("action", Text, nullable=False),
-    # What it was done to: a txn-id, an address, a user.
+    # The object of the action: a txn-id, an address, a user.
     Column("subject", Text),
     Column("detail", JSONB, nullable=False, server_default=text("'{}'")),
     Column("reason", Text),
-    # As the server knows the session; the others are as the program says.
+    # The server fills this column from its session; the program supplies the others.
     Column("database_role", Text, nullable=False, server_default=text("session_user")),
-    # Of a command: who runs it.
+    # Of a command: the user of the operating system who runs it.
     Column("os_user", Text),
-    # Of a client: the user that it wanted to be, if there is one.
+    # Of a client: the user as whom it tried to log in, if that user exists.
     Column("client_user", Text),
     # The host of the command, or the remote address of the client.
     Column("place", Text),
-    # Logins that failed alike within a minute are one row.
+    # Failed logins that are alike within a minute share one row.
     Column("times", Integer, nullable=False, server_default="1"),
     CheckConstraint("length(reason) <= 1000", name="reason"),
 )
 Index("audit_at_idx", audit.c.at)
 
 
-#: The reason of the op for what the selector of a subscription has passed over (P16).
+#: The reason of the op for entries that the selector of a subscription has not matched (P16).
 PASSED_OVER = "selector"
 
 _SQL = Path(__file__).parent / "sql"
-#: What SQLAlchemy's metadata cannot express, in the order in which it is made: how bodies are stored, append-only
+#: The files of what SQLAlchemy's metadata cannot express, in order of creation: how bodies are stored, append-only
 #: tables, functions, views.
 _FILES = ("functions", "views", "messages", "application")
 
 
 def _run_files(_: MetaData, connection: Connection, **__: object) -> None:
     for name in _FILES:
-        # without parameters the driver sends the statements of a file together, and reads no % in them
+        # without parameters the driver sends the statements of a file together, and does not interpret % in them
         connection.exec_driver_sql((_SQL / f"{name}.sql").read_text("utf-8"), execution_options={"no_parameters": True})
 
 

@@ -1,9 +1,9 @@
-"""The deliveries of messages: what ops say of them, and where they wait, in every consumer group.
+"""Find the deliveries of messages: their ops, and the entries where they wait, in every consumer group.
 
-Nothing on the path of a message keeps an index for this. An id tells its time, and what became of a message is near it
-in time as a rule; so ops are looked for around a moment, in rings that grow, and the search ends as soon as nothing can
-be missing. Ops have their ids when they are written, except for commits: a transaction has its own since it was
-declared, and so may have retired what was posted later.
+No index on the path of a message serves this. An id contains its time, and the ops about a message are near it in time
+as a rule; so ops are searched around a moment, in growing rings, and the search ends as soon as nothing can be missing.
+The ids of ops are generated when they are written, except for commits: the id of a transaction is from its declare, and
+it may have retired messages that were posted later.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from store.views import STATE, THROUGH
 if TYPE_CHECKING:
     from store.archive.reading import Archived
 
-#: How far the clocks of instances and of the database may be apart.
+#: The most that the clocks of instances and of the database may differ.
 SLACK: Final = timedelta(minutes=1)
-#: The first ring, and how much wider the next one is.
+#: The width of the first ring, and how much wider the next one is.
 _FIRST: Final = timedelta(seconds=1)
 _WIDER: Final = 8
-#: Before a ring that is wider than this, entries are looked for that have ids of their own.
+#: Before a ring that is wider than this, entries are searched whose ids are not those of their halves.
 _NEAR: Final = timedelta(minutes=1)
 #: Decisions that end a delivery.
 ENDS: Final = ("commit", "accept", "expire", "dead-letter", "purge")
-#: Looked up one by one, also where PostgreSQL takes the table for empty.
+#: Entries with the ids of their halves, looked up one by one, even if PostgreSQL plans for an empty table.
 _BY_KEY: Final = f"""select e.* from unnest(cast(:halves as int8[])) u(id)
   cross join lateral (select * from {SCHEMA}.entry e where e.group_id = g.id and e.id = u.id offset 0) e"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What an op says of a delivery. ``txn_id``: of the transaction that it was decided in; ``archived``: it was read
-    from the archive.
+    """A delivery that an op covers.
+
+    ``txn_id``: the transaction in which it was decided; ``archived``: it was read from the archive.
     """
 
     half_id: int
@@ -57,8 +58,9 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """An entry: where a message waits now. ``state`` as in the view ``entries``; ``held_by``: the undecided transaction
-    that has retired it.
+    """An entry, where a message waits now.
+
+    ``state`` as in the view ``entries``; ``held_by``: the undecided transaction that has retired it.
     """
 
     half_id: int
@@ -75,9 +77,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A consumer group that got the messages of its address. ``moved``: it was moved, so that an end may not be the
-    last.
-    """
+    """A consumer group that got the messages of its address. ``moved``: by a seek, so that an end may be taken back."""
 
     id: int
     address_id: int
@@ -86,8 +86,9 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Deliveries:
-    """Of some messages: ``steps`` in order of time, and where they wait. ``names``: of all their groups, as a source of
-    a client names them.
+    """The deliveries of some messages: ``steps`` in order of time, and the ``places`` where they wait.
+
+    ``names``: address and name of all their groups.
     """
 
     steps: tuple[Step, ...]
@@ -102,8 +103,9 @@ def deliveries(
     now: datetime,
     archive: Archived | None = None,
 ) -> Deliveries:
-    """What became of messages that were committed then, in all groups of their addresses. ``addresses``: by half; None:
-    the message is not kept any more.
+    """Find the deliveries of messages that were committed at ``committed_at``, in all groups of their addresses.
+
+    ``addresses``: by half; None: the message is not kept any more.
     """
     return _Search(connection, addresses, committed_at, now, archive).run()
 
@@ -111,7 +113,7 @@ def deliveries(
 def group_names(
     connection: Connection, group_ids: Sequence[int], archive: Archived | None = None
 ) -> dict[int, tuple[str, str]]:
-    """The address and the name of each group, also of one that was removed, as far as that is known."""
+    """Return the address and the name of each group, also of removed ones, as far as they are known."""
     with boundary():
         rows = connection.execute(
             text(
@@ -129,7 +131,7 @@ def group_names(
 
 
 def archived_steps(rows: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """``rows``: of :class:`store.archive.reading.Archived`."""
+    """Convert ``rows`` of :class:`store.archive.reading.Archived`."""
     return [
         Step(
             half_id=row["half_id"],
@@ -161,7 +163,7 @@ def steps(connection: Connection, condition: str, since: datetime, until: dateti
 
 @dataclass(frozen=True, kw_only=True)
 class Ring:
-    """Times that no ring before had: before the middle, and after it. ``until``: all up to then was looked at."""
+    """A step of the search: times not searched before, on both sides of the middle. ``until``: the end of the ring."""
 
     parts: tuple[tuple[datetime, datetime], ...]
     width: timedelta
@@ -169,7 +171,7 @@ class Ring:
 
 
 def rings(first: datetime, last: datetime, since: datetime, until: datetime) -> Iterator[Ring]:
-    """From the middle, ``first`` to ``last``, to the bounds ``since`` and ``until``."""
+    """Yield growing rings from the middle, ``first`` to ``last``, to the bounds ``since`` and ``until``."""
     low = high = None
     width = _FIRST
     while low != since or high != until:
@@ -181,7 +183,7 @@ def rings(first: datetime, last: datetime, since: datetime, until: datetime) -> 
 
 
 class _Search:
-    """Looks for the deliveries of messages until nothing can be missing."""
+    """Searches the deliveries of messages until nothing can be missing."""
 
     def __init__(
         self,
@@ -198,7 +200,7 @@ class _Search:
         self._committed_at = committed_at
         self._now = now
         self._groups = self._all_groups()
-        #: until when groups that are gone may have had them; None: to the end
+        #: until when groups that are removed now may have had the messages; None: until the end
         self._gone = self._gone_until()
         self._steps: list[Step] = []
         self._places: dict[tuple[int, int], Place] = {}
@@ -228,7 +230,7 @@ class _Search:
         )
 
     def _all_groups(self) -> dict[int, Group]:
-        """Those that are there, and were when the messages were committed."""
+        """Return the groups that exist now, and did when the messages were committed."""
         with boundary():
             rows = self._connection.execute(
                 text(
@@ -257,7 +259,7 @@ class _Search:
         return sorted({each for each in self._addresses.values() if each is not None})
 
     def _look_at_all(self) -> None:
-        """Look for entries with ids of their own: all that is newer than the messages in their groups."""
+        """Search entries whose ids are not those of their halves: all entries of the groups above the first half."""
         if not self._looked:
             self._looked = True
             if self._open():
@@ -280,7 +282,7 @@ class _Search:
         self._places |= {(row.half_id, row.group_id): Place(**row._mapping) for row in rows}
 
     def _open(self) -> set[tuple[int, int]]:
-        """The deliveries that have neither ended nor an entry, as far as is known."""
+        """Return the deliveries for which neither an end nor an entry was found."""
         ended = {(step.half_id, step.group_id) for step in self._steps if step.decision in ENDS}
         expected = {
             (half_id, group.id)
@@ -291,7 +293,7 @@ class _Search:
         return expected - ended - self._places.keys()
 
     def _complete(self, until: datetime) -> bool:
-        """Whether ops after ``until`` can say nothing more."""
+        """Whether ops after ``until`` cannot cover these deliveries any more."""
         if self._gone is None or until < self._gone + SLACK or self._open():
             return False
         if any(group.moved for group in self._groups.values()):

@@ -1,4 +1,4 @@
-"""Undecided transactions: list them, and decide one by hand. First decision wins (H5)."""
+"""List undecided transactions, and decide one by hand. The first decision wins (H5)."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from store.tables import address, half, op, pending, pending_retirement, txn
 
 # The outcome of a transaction (H15).
 
-#: The messages that a checkable transaction has posted; of a plain one, as its instance last wrote it.
+#: The number of messages that a transaction has posted; of a plain one, as its instance last wrote it.
 POSTED = case(
     (txn.c.producer_group.is_(None), txn.c.posted),
     else_=func.coalesce(func.cardinality(txn.c.half_ids), 0)
     + select(func.count()).where(pending.c.txn_id == txn.c.id).scalar_subquery(),
 )
 
-#: The deliveries that it has retired, likewise.
+#: The number of deliveries that it has retired, likewise.
 RETIRED = case(
     (txn.c.producer_group.is_(None), txn.c.retired),
     else_=select(func.count()).where(pending_retirement.c.txn_id == txn.c.id).scalar_subquery(),
 )
 
-# How far the time of an id may be from the database's clock: machines differ.
+# The most that the time of an id may differ from the database's clock.
 _SLACK = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """``outcome``: ``commit``, ``rollback`` or ``undecided``. Times are aware UTC."""
+    """The outcome of a transaction: ``commit``, ``rollback`` or ``undecided``. Times are aware UTC."""
 
     txn_id: UUID
     outcome: str
@@ -46,20 +46,22 @@ class Outcome:
     declared_at: datetime
     #: None while undecided
     decided_at: datetime | None
-    #: messages posted and deliveries retired; as last seen while undecided
+    #: messages posted and deliveries retired; while undecided, as last written
     posted: int
     retired: int
     #: the instance that decided, or that holds it; None: an operator decided, or an application in SQL
     instance_id: int | None
-    #: names of the addresses that the committed messages went to, and that the retired deliveries came from; of a
-    #: decision in the archive none
+    #: names of the addresses that the committed messages were posted to, and that the retired deliveries are from;
+    #: empty for a decision in the archive
     posted_to: tuple[str, ...] = ()
     retired_from: tuple[str, ...] = ()
 
 
 def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
-    """The outcome of ``txn_id``. None: it was never declared, or has no work and so no op, or is undecided and too
-    young to be in the store, or retention has dropped its op.
+    """Return the outcome of ``txn_id``.
+
+    None: it was never declared, or has no work and so no op, or is undecided and too young to be in the store, or
+    retention has dropped its op.
     """
     with boundary():
         decided = connection.execute(
@@ -97,7 +99,7 @@ def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
 
 
 def _halves_posted(txn_id: UUID, decided_at: datetime) -> Select[tuple[int]]:
-    """Halves are found by the ids of the transaction's time, which saves an index by transaction."""
+    """Return a query of the transaction's halves, by the ids of its time, which saves an index by transaction."""
     return select(half.c.address_id).where(
         half.c.id >= id_at(declared_at(txn_id.bytes) - _SLACK),
         half.c.id < id_at(decided_at + _SLACK),
@@ -110,7 +112,7 @@ def _halves(half_ids: list[int]) -> Select[tuple[int]]:
 
 
 def _names(connection: Connection, halves: Select[tuple[int]]) -> tuple[str, ...]:
-    """Names of the addresses; an address whose name is not known any more is shown by its id."""
+    """Return the names of the addresses; one whose name is no longer known is shown by its id."""
     used = halves.distinct().subquery()
     name = func.coalesce(address.c.name, func.concat("#", used.c.address_id))
     rows = connection.scalars(select(name).select_from(used.outerjoin(address, address.c.id == used.c.address_id)))
@@ -132,20 +134,18 @@ class Undecided:
     state: str
     posted: int
     retired: int
-    #: check-back; None: it is a plain one
+    #: check-back; None: it is a plain transaction
     producer_group: str | None
     checks: int
     most_checks: int | None
-    #: None: not before its control link is gone, or its time is over. After the last check: its end
+    #: None: not before its control link is detached, or its timeout is over. After the last check: when it is ended
     next_check_at: datetime | None
-    #: for how long a check has been due that no checker took (H9); None: none is due
+    #: for how long a check has been due that no checker received (H9); None: no check is due
     waits_seconds: float | None
 
 
 def all_undecided(connection: Connection) -> list[Undecided]:
-    """Undecided transactions, oldest first. Those younger than a moment are not in the store, and so not in the
-    list.
-    """
+    """Return the undecided transactions, oldest first, except those too young to be in the store."""
     decided = exists().where(op.c.id == txn.c.id)
     with boundary():
         rows = connection.execute(
@@ -183,10 +183,11 @@ def all_undecided(connection: Connection) -> list[Undecided]:
 
 
 def roll_back(connection: Connection, txn_id: UUID, reason: str, action: Action = Action.RESOLVE) -> Outcome:
-    """Decide ``txn_id``: rollback, for ``reason``; commits. A commit that its client asks for later comes too late.
-    ``action``: what the audit says.
+    """Roll ``txn_id`` back, for ``reason``; commits. A commit that its client discharges later is too late.
 
-    :raises AlreadyDecided: saying how, when another decision was first; it stands.
+    ``action``: the action in the audit.
+
+    :raises AlreadyDecided: with the decision, when another was first; it stands.
     :raises NotUndecided: when no such transaction is known.
     :raises Locked: when another decides it now, and takes long.
     """
@@ -215,11 +216,12 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str, action: Action 
 
 
 def commit(connection: Connection, txn_id: UUID, reason: str, action: Action = Action.RESOLVE) -> Outcome:
-    """Decide ``txn_id``: commit, for ``reason``; commits. Its messages are delivered then. ``action``: what the audit
-    says.
+    """Commit ``txn_id``, for ``reason``, so that its messages are delivered; commits.
 
-    :raises CannotCommit: when it is a plain transaction, or an address that it posted to is gone.
-    :raises AlreadyDecided: saying how, when another decision was first; it stands.
+    ``action``: the action in the audit.
+
+    :raises CannotCommit: when it is a plain transaction, or an address that it posted to was removed.
+    :raises AlreadyDecided: with the decision, when another was first; it stands.
     :raises NotUndecided: when no such transaction is known.
     :raises Locked: when another decides it now, and takes long.
     """
@@ -235,10 +237,10 @@ def commit(connection: Connection, txn_id: UUID, reason: str, action: Action = A
 
 
 def resume(connection: Connection, txn_id: UUID) -> bool:
-    """Check ``txn_id`` again, from the first check on; commits. Whether it is due now: else its client holds it still.
+    """Check ``txn_id`` again, from the first check on; commits. Whether it is due now: else its client still has it.
 
     :raises CannotCheck: when it is a plain transaction.
-    :raises AlreadyDecided: saying how.
+    :raises AlreadyDecided: with the decision.
     :raises NotUndecided: when no such transaction is known.
     :raises Locked: when another decides it now, and takes long.
     """
@@ -268,7 +270,7 @@ def _checkable(connection: Connection, txn_id: UUID) -> bool:
 
 @contextmanager
 def waiting(connection: Connection, txn_id: UUID) -> Iterator[None]:
-    """A block whose statements wait for those who decide the transaction now, but not for ever."""
+    """Limit how long the statements of the block wait for others who decide the transaction now."""
     try:
         with boundary():
             connection.execute(LONGEST_WAIT)

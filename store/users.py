@@ -1,6 +1,6 @@
-"""Users (S1): commands add, list, change and remove them; instances ask what a password is compared with.
+"""Administer users (S1): commands add, list, change and remove them; instances query their verifiers.
 
-No password comes here: see :class:`Verifier`.
+No password is passed to this module: see :class:`Verifier`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
-    """By it a password is compared, without being known (RFC 5802, section 3). ``salt``: 16 octets; the keys have the
-    length of the mechanism's hash.
+    """Verifies a password without containing it (RFC 5802, section 3).
+
+    ``salt``: 16 octets; the keys have the length of the mechanism's hash.
     """
 
     salt: bytes
     iterations: int
     stored_key: bytes
     server_key: bytes
-    #: of the user that has it, once it is stored
+    #: the id of its user, once it is stored
     user_id: str | None = None
 
 
@@ -44,20 +45,20 @@ class UserLine:
     """A user in a list."""
 
     name: str
-    #: no other ever has it, none of the same name either
+    #: never reused, not even for a user of the same name
     id: str
-    #: None: it may log in
+    #: None: the user may log in
     disabled_at: datetime | None
     created_at: datetime
-    #: None: it has no password
+    #: None: the user has no password
     password_set_at: datetime | None
     roles: list[str]
 
 
 def add(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) -> None:
-    """``verifiers``: by mechanism. Commits.
+    """Add a user; commits. ``verifiers``: by mechanism.
 
-    :raises UserExists: there is one of that name.
+    :raises UserExists: a user of that name exists.
     """
     with boundary():
         permissions.counted(connection)
@@ -68,7 +69,7 @@ def add(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) ->
 
 
 def set_verifiers(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) -> bool:
-    """A new password: all earlier verifiers go. Commits. False: there is no such user."""
+    """Set a new password, replacing all earlier verifiers; commits. False: there is no such user."""
     with boundary():
         # lock order: 9
         there = select(user_account.c.name).where(user_account.c.name == name).with_for_update()
@@ -96,7 +97,7 @@ def _put(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) -
 
 
 def disable(connection: Connection, name: str) -> bool:
-    """It may not log in any more, and all instances end its connections. Commits. False: there is no such user."""
+    """Forbid a user to log in, and have all instances end its connections; commits. False: there is no such user."""
     with boundary():
         found = connection.execute(
             update(user_account)
@@ -108,7 +109,7 @@ def disable(connection: Connection, name: str) -> bool:
 
 
 def enable(connection: Connection, name: str) -> bool:
-    """Commits. False: there is no such user."""
+    """Allow a user to log in again; commits. False: there is no such user."""
     with boundary():
         found = connection.execute(update(user_account).where(user_account.c.name == name).values(disabled_at=None))
         if found.rowcount:
@@ -118,8 +119,9 @@ def enable(connection: Connection, name: str) -> bool:
 
 
 def remove(connection: Connection, name: str) -> bool:
-    """It is gone with its password, roles and permissions, and all instances end its connections. Commits. False: there
-    is no such user.
+    """Remove a user with its password, roles and permissions, and have all instances end its connections; commits.
+
+    False: there is no such user.
     """
     with boundary():
         permissions.counted(connection)
@@ -136,7 +138,7 @@ def _tell(connection: Connection, name: str, action: Action, changed: int) -> No
 
 
 def list_all(connection: Connection) -> list[UserLine]:
-    """By name."""
+    """Return all users, by name."""
     of_user = user_role.c.user_name == user_account.c.name
     roles = func.array(select(user_role.c.role).where(of_user).order_by(user_role.c.role).scalar_subquery())
     with boundary():
@@ -154,13 +156,13 @@ def list_all(connection: Connection) -> list[UserLine]:
 
 
 def any_enabled(connection: Connection) -> bool:
-    """Whether there is a user that may log in."""
+    """Whether any user may log in."""
     with boundary():
         there = select(user_account.c.name).where(user_account.c.disabled_at.is_(None)).limit(1)
         return connection.scalar(there) is not None
 
 
-# Questions about users: what a password is compared with, and which of those connected may stay (S1).
+# Queries of users: the verifier of a password, and which of the connected users may stay connected (S1).
 
 
 def _verifier(rows: list[Row]) -> Verifier | None:
@@ -170,7 +172,7 @@ def _verifier(rows: list[Row]) -> Verifier | None:
     return Verifier(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key, user_id=user_id)
 
 
-#: name, mechanism: the verifier of a user that may log in
+#: name, mechanism: selects the verifier of a user that may log in
 VERIFIER = Query(
     b"verifier",
     f"""select v.salt, v.iterations, v.stored_key, v.server_key, u.id
@@ -179,7 +181,7 @@ VERIFIER = Query(
     _verifier,
 )
 
-#: names: the ids of those that may log in
+#: names: selects the ids of those that may log in
 ENABLED: Query[dict[str, str]] = Query(
     b"enabled",
     f"select name, id from {SCHEMA}.user_account where name = any($1::text[]) and disabled_at is null",
@@ -187,30 +189,30 @@ ENABLED: Query[dict[str, str]] = Query(
 )
 
 
-#: whether there is any
+#: selects whether any user exists
 ANY = Query(b"any user", f"select from {SCHEMA}.user_account limit 1", bool)
 
 
 def are_there(asked: Queries, answered: Callable[[bool | StoreError], None]) -> None:
-    """Whether there are any."""
+    """Query whether any user exists."""
     asked.ask(ANY, [], answered)
 
 
 def verifier(
     asked: Queries, name: str, mechanism: str, answered: Callable[[Verifier | StoreError | None], None]
 ) -> None:
-    """None: there is no such user, it is disabled, or it has no password."""
+    """Query a user's verifier; None: there is no such user, it is disabled, or it has no password."""
     asked.ask(VERIFIER, [arrays.octets_of(name), mechanism.encode()], answered)
 
 
 def enabled(asked: Queries, names: Collection[str], answered: Callable[[dict[str, str] | StoreError], None]) -> None:
-    """Which of the users ``names`` may log in, with their ids: a user made anew has another."""
+    """Query which of the users ``names`` may log in, with their ids: a user that is added again has another id."""
     asked.ask(ENABLED, [arrays.text([name.encode() for name in names])], answered)
 
 
-# Logins that failed, for the audit (S10).
+# Failed logins, for the audit (S10).
 
-#: users ('': none), hosts ('': several), why ('': not told), how often
+#: users ('': no user), hosts ('': several), why ('': not recorded), how often: adds them to the audit
 _FAILED = Query(
     b"failed_logins",
     f"""insert into {SCHEMA}.audit (action, client_user, place, detail, times)
@@ -224,7 +226,7 @@ _FAILED = Query(
 def failed_logins(
     asked: Queries, rows: Sequence[tuple[str, str, str, int]], answered: Callable[[StoreError | None], None]
 ) -> None:
-    """Note how often a login failed, by user, host and why."""
+    """Add failed logins to the audit: user, host, reason, and how often each failed."""
     *told, times = zip(*rows, strict=True)
     parameters = [arrays.text([arrays.octets_of(each) for each in column]) for column in told]
     parameters.append(arrays.int4(times))

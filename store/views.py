@@ -1,4 +1,4 @@
-"""Views of the store as the programs here read them, and parts of them; ``store/sql/views.sql`` defines them."""
+"""Declare the views of the store that programs read, and parts of them; ``store/sql/views.sql`` defines them."""
 
 from __future__ import annotations
 

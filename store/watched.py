@@ -1,9 +1,9 @@
-"""What ``coordinator watch`` has counted and found (R33).
+"""Store what ``coordinator watch`` has counted and found (R33).
 
-**Decision.** The position, the counts and the findings of a batch are one SQL transaction. Spark repeats a batch whose
-end it has not noted, with the same rows: then the store has it already, and nothing is added. So each row counts once,
-wherever a process is killed. A batch that is neither the next nor the last one is of another checkpoint, or of one that
-was copied or restored, and is refused.
+**Decision.** The position, the counts and the findings of a batch are written in one SQL transaction. Spark repeats a
+batch whose end it has not noted, with the same rows: then the store has it already, and nothing is added. So each row
+counts once, wherever a process is killed. A batch that is neither the next nor the last one belongs to another
+checkpoint, or to one that was copied or restored, and is refused.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from store.ids import begin_of
 from store.runs import COLUMNS
 from store.tables import SCHEMA, retention, run, watch
 
-#: As many rows of each table are counted to say how far behind a watch is.
+#: The most rows of each table that are counted to determine how far behind a watch is.
 MOST_BEHIND: Final = 100_000
-#: As many findings are kept, the first.
+#: The most findings that are kept: the first ones.
 MOST_KEPT: Final = 100_000
 _WRITTEN: Final = "(written_xid::text)::bigint"
 
 
 class CannotWatch(StoreError):
-    """The store cannot be watched, or not from this checkpoint; says why."""
+    """The store cannot be watched, or not from this checkpoint; the message has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lag:
-    """How far behind a watch is: ``rows`` that are not counted, or more than that, and how old the oldest is."""
+    """How far behind a watch is: ``rows`` that are not counted, or ``more``, and the age of the oldest."""
 
     rows: int
     more: bool
@@ -45,7 +45,7 @@ class Lag:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """``counts``: by what and decision; ``findings``: by kind and severity."""
+    """The state of the watch. ``counts``: by kind of row and decision; ``findings``: by kind and severity."""
 
     id: UUID
     batch: int
@@ -58,8 +58,9 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What the SQL transactions from ``since`` on, below ``until``, wrote; findings are mappings with
-    :data:`store.runs.COLUMNS` and ``seen_at``.
+    """The rows that the SQL transactions from ``since`` on, below ``until``, have written.
+
+    Findings are mappings with :data:`store.runs.COLUMNS` and ``seen_at``.
     """
 
     number: int
@@ -70,7 +71,7 @@ class Batch:
 
 
 def count(connection: Connection, watch_id: UUID, batch: Batch, version: str) -> list[Mapping[str, Any]]:
-    """Count a batch, unless it is counted already; commits. The findings that are new.
+    """Count a batch, unless it is counted already; commits. Returns the new findings.
 
     :raises CannotWatch: another checkpoint has counted meanwhile.
     """
@@ -97,8 +98,9 @@ def count(connection: Connection, watch_id: UUID, batch: Batch, version: str) ->
 def look(
     connection: Connection, watch_id: UUID, findings: Sequence[Mapping[str, Any]], version: str
 ) -> tuple[Watched, list[Mapping[str, Any]]]:
-    """Note findings that no batch has, how far behind the watch is, and what was dropped meanwhile; commits. How it
-    stands, and the findings that are new.
+    """Add findings that no batch has, and note how far behind the watch is, and which days were dropped; commits.
+
+    Returns the state of the watch, and the new findings.
 
     :raises CannotWatch: another checkpoint has counted meanwhile.
     """
@@ -123,7 +125,7 @@ def look(
 
 
 def watched(connection: Connection) -> Watched | None:
-    """How far the store is watched; None: it is not. Costs the rows behind, up to :data:`MOST_BEHIND` of a table."""
+    """Return the state of the watch, or None. Reads the rows behind, up to :data:`MOST_BEHIND` of a table."""
     with boundary():
         row = connection.execute(select(watch)).one_or_none()
         if row is None:
@@ -144,10 +146,11 @@ def watched(connection: Connection) -> Watched | None:
 
 
 def check(connection: Connection, watch_id: UUID | None, ended: int) -> None:
-    """See that the store can be watched from the checkpoint ``watch_id`` (None: a new one), of which Spark has noted
-    the end of batch ``ended`` (-1: none).
+    """Check that the store can be watched from the checkpoint ``watch_id`` (None: a new one).
 
-    :raises CannotWatch: why it cannot.
+    ``ended``: the last batch whose end Spark has noted there (-1: no batch).
+
+    :raises CannotWatch: it cannot; the message has the reason.
     """
     with boundary():
         row = connection.execute(select(watch.c.id, watch.c.batch)).one_or_none()
@@ -168,7 +171,7 @@ def check(connection: Connection, watch_id: UUID | None, ended: int) -> None:
 
 
 def place(connection: Connection) -> dict[str, Any]:
-    """Which server and database this is, and below which SQL transaction all have ended."""
+    """Return the server's system and the database, and the SQL transaction below which all have ended."""
     with boundary():
         row = connection.execute(
             text(
@@ -181,7 +184,7 @@ def place(connection: Connection) -> dict[str, Any]:
 
 
 def forget(connection: Connection) -> None:
-    """Forget what was counted and found; commits."""
+    """Delete the watch with its counts and findings; commits."""
     with boundary():
         connection.execute(delete(run).where(run.c.watch_id.is_not(None)))
         connection.execute(delete(watch))
@@ -189,7 +192,7 @@ def forget(connection: Connection) -> None:
 
 
 def _own(connection: Connection, watch_id: UUID) -> Row[Any]:
-    """The row of this watch, locked; made where there is none."""
+    """Lock and return the row of this watch, which is inserted if there is none."""
     kept_from = select(func.max(retention.c.kept_from)).scalar_subquery()
     # lock order: 9
     question = select(watch).with_for_update()
@@ -204,14 +207,14 @@ def _own(connection: Connection, watch_id: UUID) -> Row[Any]:
 
 
 def _lag(connection: Connection, position: int) -> Lag:
-    """What was written from ``position`` on and can be seen: also what waits for an older SQL transaction to end."""
+    """Count the visible rows written from ``position`` on, also those that wait for an older SQL transaction to end."""
     connection.execute(BY_INDEX)
     looks = " union all ".join(
         f"select count(*) as rows, min(at) as oldest from (select {at} as at from {SCHEMA}.{table}"
         f" where {_WRITTEN} >= :since and {_WRITTEN} < :until limit :most) {table}"
         for table, at in (("half", "posted_at"), ("op", "decided_at"))
     )
-    # what has a higher number was restored from another server's dump
+    # rows with a higher number were restored from another server's dump
     until = connection.scalar(text("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"))
     row = connection.execute(
         text(
@@ -227,7 +230,7 @@ def _lag(connection: Connection, position: int) -> Lag:
 def _add(
     connection: Connection, watch_id: UUID, findings: Sequence[Mapping[str, Any]], version: str
 ) -> list[Mapping[str, Any]]:
-    """Add findings to those of the watch, but for what it has of the same kind about the same; those that are new."""
+    """Add findings to the watch, unless it has one of the same kind about the same object. Returns the new ones."""
     if not findings:
         return []
     known = connection.execute(select(run.c.id, run.c.counts).where(run.c.watch_id == watch_id)).one_or_none()

@@ -1,4 +1,4 @@
-"""The store as ``store/tables.py`` declares it. From here on each released version that changes it has one step."""
+"""Create the store as ``store/tables.py`` declares it. Each later release that changes it has one migration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A book and the coordinator held against each other: lost, phantom, undecided and different messages (R20 to R23)."""
+"""Compare a producer's book with the store: lost, phantom, undecided and different messages (R20 to R23)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ _ONLY_ITS_CLIENT: Final = (
 
 
 def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
-    """Everything in which the book and the coordinator differ, but for what is said of its rows together (:func:`spark.
-    books.unusable.rows_together`). ``marks`` is what :meth:`spark.books.production.Production.marks` gives, with
-    ``address`` (a name).
+    """Return the findings of all differences between the book and the store.
+
+    Those about its rows together are in :func:`spark.books.unusable.rows_together`. ``marks``: the result of
+    :meth:`spark.books.production.Production.marks`, with ``address`` (a name).
     """
     assert isinstance(book.description, BookDescription)
     rows = book.rows.withColumn("judged_row", judged_row(period))
@@ -79,8 +80,9 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
 
 
 def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
-    """Of the usable rows: ``key, rows`` (how many), ``judged_row, at, book_committed, book_rolled_back,
-    compared_<n>``."""
+    """Group the usable rows by key.
+
+    ``key, rows`` (how many), ``judged_row, at, book_committed, book_rolled_back, compared_<n>``."""
     return (
         rows.where(usable())
         .groupBy("key")
@@ -88,7 +90,7 @@ def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
             f.count("*").alias("rows"),
             f.bool_or("judged_row").alias("judged_row"),
             f.min("at").alias("at"),
-            # of a repeated key any row that says so counts: it is listed as repeated besides
+            # one committed row of a repeated key counts; the key is also reported as repeated
             f.bool_or(f.col("state") == "committed").alias("book_committed"),
             f.bool_or(f.col("state") == "rolled-back").alias("book_rolled_back"),
             *(f.min(f"compared_{place}").alias(f"compared_{place}") for place in range(pairs)),
@@ -97,8 +99,9 @@ def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
 
 
 def _marks_by_key(marks: DataFrame) -> DataFrame:
-    """``key, committed, undecided_txn, rolled_back_txn, undecided_address, undecided_plain``: of each key's
-    transactions, whether one is committed, and one of those that are not."""
+    """Group the transactions by key: whether one is committed, and one of those that are not.
+
+    ``key, committed, undecided_txn, rolled_back_txn, undecided_address, undecided_plain``."""
     undecided = f.col("state") == "open"
     return marks.groupBy("key").agg(
         f.bool_or(f.col("state") == "committed").alias("committed"),
@@ -111,8 +114,10 @@ def _marks_by_key(marks: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class _Comparison:
-    """``rows``: of :func:`_rows_by_key`. ``marks``: those with a key. No row is judged
-    that is younger than ``settled``, and no message that is younger than ``settled_here``."""
+    """Builds the cases in which book and store differ.
+
+    ``rows``: of :func:`_rows_by_key`. ``marks``: those with a key. No row is judged that is younger than ``settled``,
+    and no message that is younger than ``settled_here``."""
 
     description: BookDescription
     settled: Column
@@ -121,12 +126,12 @@ class _Comparison:
     marks: DataFrame
 
     def judged_rows(self) -> DataFrame:
-        """The book's rows, each with what the coordinator knows under its key."""
+        """Return the book's rows, each with the transactions of its key."""
         beside = self.rows.join(_marks_by_key(self.marks), "key", "left")
         return beside.where(f.col("judged_row") & (f.col("at") <= self.settled))
 
     def judged_messages(self) -> DataFrame:
-        """The committed messages, each with what the book says under its key."""
+        """Return the committed messages, each with the book's row of its key."""
         committed = (f.col("state") == "committed") & f.col("half_id").isNotNull()
         judged = self.marks.where(committed & f.col("judged") & (f.col("decided_at") <= self.settled_here))
         return judged.join(self.rows.drop("judged_row"), "key", "left")
@@ -135,7 +140,7 @@ class _Comparison:
         return said(self.description.name, text, *columns)
 
     def lost(self) -> Case:
-        """R20, of a row: committed in the book, and neither committed nor undecided here."""
+        """R20: a row is committed in the book, and its transaction neither committed nor undecided in the store."""
         not_sent = ~f.coalesce("committed", f.lit(False)) & f.col("undecided_txn").isNull()
         addresses = self.description.addresses
         return Case(
@@ -154,7 +159,7 @@ class _Comparison:
         )
 
     def undecided(self) -> Case:
-        """R22, of a row: decided in the book, undecided here."""
+        """R22: a row is decided in the book, and its transaction undecided in the store."""
         decision = f.when(f.col("book_committed"), "commit").otherwise("rollback")
         resolve = f.format_string(
             'coordinator transaction resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
@@ -176,7 +181,7 @@ class _Comparison:
         )
 
     def phantom(self) -> Case:
-        """R21, of a message: committed here, and rolled back in the book or not in it."""
+        """R21: a message is committed in the store, and rolled back in the book or missing there."""
         rolled_back = f.col("book_rolled_back") & ~f.col("book_committed") & (f.col("at") <= self.settled)
         return Case(
             kind="phantom-message",
@@ -191,19 +196,19 @@ class _Comparison:
         )
 
     def different(self, book: Book) -> list[Case]:
-        """R23, of a message: committed on both sides."""
+        """R23: a message that is committed on both sides has other values than its row."""
         known = f.col("book_committed") & (f.col("rows") == 1) & (f.col("at") <= self.settled)
         return different(book, known, HALF)
 
 
 def said(name: str, text: str, *columns: Column) -> Column:
-    """What is said of a key of the book ``name``; ``text`` is a format string of Java's where there are columns."""
+    """Return the detail of a finding about a key of the book ``name``; with columns ``text`` is a format string."""
     prefix = f.format_string(f"book {name}, key %s: ", shown(f.col("key")))
     return f.concat(prefix, f.format_string(text, *columns) if columns else f.lit(text))
 
 
 def different(book: Book, known: Column, about: Sequence[str]) -> list[Case]:
-    """R23, of a message beside its row: ``known`` on both sides, and a compared pair differs."""
+    """R23: a message that is ``known`` on both sides differs from its row in a compared pair."""
     cases = []
     for place, (pair, spark_type) in enumerate(zip(book.description.equal, book.types, strict=True)):
         in_book, in_message = f.col(f"compared_{place}"), f.element_at("picked", place + 1)
@@ -226,19 +231,20 @@ def different(book: Book, known: Column, about: Sequence[str]) -> list[Case]:
 
 
 def _escaped(text: str) -> str:
-    """``text`` inside a format string of Java's."""
+    """Escape ``text`` for a format string of Java's."""
     return text.replace("%", "%%")
 
 
 def _equal(in_book: Column, in_message: Column, spark_type: DataType) -> Column:
-    """Is the message's text the book's value?"""
+    """Return the condition that the message's text stands for the book's value."""
     row, message = comparable(in_book, in_message, spark_type)
     return reduce(Column.__and__, (one.eqNullSafe(other) for one, other in zip(row, message, strict=True)))
 
 
 def comparable(in_book: Column, in_message: Column, spark_type: DataType) -> tuple[tuple[Column, ...], ...]:
-    """What is the same of a row and of a message where the message's text is the book's value. Numbers by value,
-    whatever their notation; what does not parse is no value's."""
+    """Return values of the row and of the message that are equal if the message's text stands for the book's value.
+
+    Numbers are compared by value, whatever their notation; text that does not parse equals no value."""
     if isinstance(spark_type, DecimalType | IntegralType):
         return _exactly(in_book, in_message, spark_type)
     if isinstance(spark_type, NumericType | BooleanType | DateType | TimestampType | TimestampNTZType):
@@ -250,7 +256,7 @@ def comparable(in_book: Column, in_message: Column, spark_type: DataType) -> tup
 def _exactly(
     in_book: Column, in_message: Column, spark_type: DecimalType | IntegralType
 ) -> tuple[tuple[Column, ...], ...]:
-    """Numbers that are the same to the last of 18 digits after the point, and of as many as the book's type has."""
+    """Compare numbers up to 18 digits after the point, or as many as the book's type has."""
     # a whole number has 19 digits at most
     whole, scale = (
         (19, 0) if isinstance(spark_type, IntegralType) else (spark_type.precision - spark_type.scale, spark_type.scale)
@@ -262,7 +268,7 @@ def _exactly(
     else:
         types = [DecimalType(38, FRACTION), DecimalType(38, room)]
         first, second = (text.try_cast(each) for each in types)
-        # a number for which the first has no room is not rounded to the digits of the second
+        # a number that does not fit into the first type must not be rounded to the digits of the second
         parsed = [first, f.when(first.isNotNull() | (digits_behind_point(text) <= room), second)]
     nothing = reduce(Column.__and__, (each.isNull() for each in parsed))
     return (*(in_book.try_cast(each) for each in types), f.lit(False)), (*parsed, in_message.isNotNull() & nothing)

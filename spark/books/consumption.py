@@ -1,9 +1,9 @@
-"""A consumer's book held against the accept ops of its group: what was consumed and not processed, processed and not
+"""Compare a consumer's book with the accept ops of its group: messages consumed and not processed, processed and not
 consumed, or processed twice (R24).
 
-A message is *consumed* in a group when an op accepts it there, in a transaction (``commit``) or outside; what expired,
-was purged, or became a dead letter is not, and no row is expected of it. An op ``replay`` takes an accept back: the
-message is delivered once more, and its row may be there from the first time.
+A message is *consumed* in a group when an op accepts it there, in a transaction (``commit``) or outside; one that
+expired, was purged, or became a dead letter is not, and no row is expected of it. An op ``replay`` takes an accept
+back: the message is delivered once more, and may have a row from the first time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from spark.finding import DELIVERY, Case, findings
 from spark.period import Period
 from spark.reading import local
 
-#: A row and a message belong together by these; ``consumer`` is the name of a group, as a client gives it.
+#: The columns that join rows and messages; ``consumer`` is the name of a group, as a client gives it.
 _KEY: Final = ["consumer", "key"]
-#: SQL: whether the book has to have a row of the message.
+#: SQL: whether the book must have a row of the message.
 _EXPECTED: Final = "consumed and judged and state = 'committed' and (begins is null or posted_at >= begins)"
 _GROUPS: Final = {
     **{"group_id": pa.int32(), "address_id": pa.int32(), "consumer": pa.string(), "gone": pa.bool_()},
@@ -38,8 +38,10 @@ _GROUPS: Final = {
 
 
 def groups_named(spark: SparkSession, directory: Directory, begins: Mapping[str, datetime | None]) -> DataFrame:
-    """``group_id, address_id, consumer, gone, address, consumer_group, begins`` of the groups that have, or had, the
-    names in ``begins``: from when on the book has a row of each message that was posted; None: of all.
+    """Return the groups that have, or had, the names in ``begins``.
+
+    ``group_id, address_id, consumer, gone, address, consumer_group, begins``. ``begins``: since when the book has a row
+    of each posted message; None: of all.
     """
     rows = (
         {
@@ -58,12 +60,12 @@ def groups_named(spark: SparkSession, directory: Directory, begins: Mapping[str,
 
 
 def taken(picked: DataFrame, groups: DataFrame, *, stated: DataFrame, op: DataFrame, entry: DataFrame) -> DataFrame:
-    """What became of the messages of ``picked`` (:func:`spark.picking.pick`) in each of ``groups``.
+    """Return the fate of the messages of ``picked`` (:func:`spark.picking.pick`) in each of ``groups``.
 
     ``half_id, address_id, problem, key, picked`` and the columns of ``groups``; ``txn_id, state, judged, posted_at``
-    (:func:`spark.ledger.states`; null: it is older than what the run has read of all messages); ``accepts`` (how often
-    it was accepted), ``consumed`` (and not taken back), ``accepted_at`` (the last time), ``ended`` (another decision
-    that ended it, or null) and ``waits``.
+    (:func:`spark.ledger.states`; null: it is older than the messages that the run has read); ``accepts`` (how often
+    it was accepted), ``consumed`` (accepted, and not taken back), ``accepted_at`` (the last time), ``ended`` (another
+    decision that ended it, or null) and ``waits``.
     """
     ids = [row.group_id for row in groups.select("group_id").distinct().collect()]
     known = stated.select("half_id", "txn_id", "state", "judged", "posted_at")
@@ -86,14 +88,14 @@ def taken(picked: DataFrame, groups: DataFrame, *, stated: DataFrame, op: DataFr
 
 
 def _ends(deliveries: DataFrame) -> DataFrame:
-    """``half_id, group_id, accepts, consumed, accepted_at, ended``."""
+    """Aggregate the ops of each pair: ``half_id, group_id, accepts, consumed, accepted_at, ended``."""
     decision, at = f.col("decision"), f.col("decided_at")
-    # with a reason, it says only that the group does not get the message (no-local, a selector)
+    # an accept with a reason only records that the group does not get the message (no-local, a selector)
     accepted = (decision == "commit") | ((decision == "accept") & f.col("reason").isNull())
     back = (decision == marks.TAKEN_BACK) & (f.col("reason") == "accepted")
     other = decision.isin(*marks.ends_as("dead_lettered"), *marks.ends_as("expired"), *marks.ends_as("purged"))
     first_accept, first_back = f.min(f.when(accepted, at)), f.min(f.when(back, at))
-    # the accept that was taken back first may be older than what is read
+    # the accept that was taken back first may be older than the ops that were read
     before = first_back.isNotNull() & (first_accept.isNull() | (first_back < first_accept))
     accepts = f.count_if(accepted) + before.cast("int")
     return deliveries.groupBy("half_id", "group_id").agg(
@@ -113,12 +115,12 @@ def consumer_findings(
     groups: DataFrame,
     complete: bool,
 ) -> DataFrame:
-    """Everything in which the book and its ``groups`` (:func:`groups_named`) differ.
+    """Return the findings of all differences between the book and its ``groups`` (:func:`groups_named`).
 
     ``messages`` is of :func:`taken`, and the book's rows have a column ``consumer``. ``complete``: no message was ever
     dropped.
     """
-    # an accept may be that much older than its row; accepts that are older than what was read explain no row
+    # an accept may be older than its row by the grace; accepts before the ops that were read explain no row
     counts = f.col("at") >= f.lit(period.read_from + book.description.grace)
     rows = book.rows.withColumns({"judged_row": judged_row(period), "counts": counts})
     used = messages.where(_EXPECTED)
@@ -143,15 +145,16 @@ def consumer_findings(
 
 
 def unmatched(book: Book, picked: DataFrame, groups: DataFrame, period: Period) -> DataFrame:
-    """The rows of the period that are about none of the messages of ``picked``."""
+    """Return the rows of the period whose key is of no message of ``picked``."""
     named = picked.join(f.broadcast(groups), "address_id").select(*_KEY).where("key is not null")
     rows = book.rows.where(usable() & (f.col("state") == "processed"))
     return rows.where(judged_row(period)).join(named, _KEY, "left_anti")
 
 
 def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
-    """Of the rows that say processed: ``consumer, key, rows`` (how many), ``counted, judged_row, at, last_at,
-    compared_<n>``."""
+    """Group the processed rows by consumer and key.
+
+    ``consumer, key, rows`` (how many), ``counted, judged_row, at, last_at, compared_<n>``."""
     return (
         rows.where(usable() & (f.col("state") == "processed"))
         .groupBy(*_KEY)
@@ -167,8 +170,10 @@ def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
 
 
 def _messages_by_key(messages: DataFrame) -> DataFrame:
-    """``consumer, key, messages`` (consumed ones), ``accepts`` of all; of any ``judged, committed, waits, gone``,
-    ``ended``, ``open`` (its state, where it is judged and not committed) and ``settled_at`` (the last accept);
+    """Group the messages by consumer and key.
+
+    ``consumer, key, messages`` (consumed ones), ``accepts`` of all; of any ``judged, committed, waits, gone``,
+    ``ended``, ``open`` (its state, if it is judged and not committed) and ``settled_at`` (the last accept);
     ``half_id, txn_id`` of the last.
     """
     committed = f.coalesce(f.col("state") == "committed", f.lit(False))
@@ -188,16 +193,18 @@ def _messages_by_key(messages: DataFrame) -> DataFrame:
 
 
 def in_shell(name: Column) -> Column:
-    """A name that a client has chosen, as one word of a command that a person may copy (S7)."""
+    """Quote a name that a client has chosen, as one word of a command that a person may copy (S7)."""
     plain = name.rlike(r"^[A-Za-z0-9_.:@%/-]+$")
     return f.when(plain, name).otherwise(f.concat(f.lit("'"), f.replace(name, f.lit("'"), f.lit("'\\''")), f.lit("'")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Comparison:
-    """``rows``: of :func:`_rows_by_key`. ``messages``: those with a key. ``names``: of each consumer its ``address``
-    and ``consumer_group``, as the store has them. No row is judged
-    that is younger than ``settled``, and no message that is younger than ``settled_here``."""
+    """Builds the cases in which book and groups differ.
+
+    ``rows``: of :func:`_rows_by_key`. ``messages``: those with a key. ``names``: of each consumer its ``address``
+    and ``consumer_group``, as the store has them. No row is judged that is younger than ``settled``, and no message
+    that is younger than ``settled_here``."""
 
     book: Book
     settled: Column
@@ -208,12 +215,12 @@ class _Comparison:
     complete: bool
 
     def judged_rows(self) -> DataFrame:
-        """The keys of the book's rows, each with what the store knows of it."""
+        """Return the keys of the book's rows, each with its messages in the store."""
         beside = self.rows.join(_messages_by_key(self.messages), _KEY, "left")
         return beside.where("judged_row").join(self.names, "consumer", "left")
 
     def judged_messages(self) -> DataFrame:
-        """The consumed messages, each with the book's rows of its key."""
+        """Return the consumed messages, each with the book's rows of its key."""
         return (
             self.messages.where(_EXPECTED)
             .where(f.col("accepted_at") <= self.settled_here)
@@ -221,7 +228,7 @@ class _Comparison:
         )
 
     def judged_keys(self) -> DataFrame:
-        """The keys of consumed messages, each with the book's rows."""
+        """Return the keys of consumed messages, each with the book's rows."""
         keys = _messages_by_key(self.messages).where("judged and messages > 0")
         settled = keys.where(f.col("settled_at") <= self.settled_here)
         return settled.join(self.rows, _KEY, "left").join(self.names, "consumer", "left")
@@ -230,7 +237,7 @@ class _Comparison:
         return said(self.book.name, text, *columns)
 
     def not_processed(self) -> Case:
-        """R24, of a message: accepted, and no row says that it was processed."""
+        """R24: a message was accepted, and the book has no processed row of it."""
         to = f.format_string("--back-to %d -- %s", "half_id", in_shell(f.col("consumer")))
         return Case(
             kind="consumed-not-processed",
@@ -247,10 +254,10 @@ class _Comparison:
         )
 
     def not_consumed(self) -> tuple[Case, ...]:
-        """R24, of a row: it says processed, and its group has accepted no such message."""
+        """R24: a row is processed, and its group has accepted no such message."""
         unknown, committed = f.col("messages").isNull(), f.coalesce("committed", f.lit(False))
         due = (f.col("at") <= self.settled) & (f.coalesce("accepts", f.lit(0)) == 0)
-        # what was posted before what is read may have been accepted before it, too
+        # a message posted before the ones that were read may have been accepted before, too
         seen = f.col("waits") | f.col("ended").isNotNull() | (committed & ~f.col("gone"))
         never_sent = ~f.col("waits") & ~committed & f.col("open").isNotNull()
         return (
@@ -299,7 +306,7 @@ class _Comparison:
         )
 
     def twice(self) -> Case:
-        """R24, of a key: more rows than times that its group has accepted it."""
+        """R24: a key has more rows than its group has accepted messages."""
         accepts = f.coalesce("accepts", f.lit(0))
         return Case(
             kind="processed-twice",
@@ -311,7 +318,7 @@ class _Comparison:
         )
 
     def repeated(self) -> Case:
-        """R25, of a key: more than one message, or rows that further accepts explain."""
+        """R25: a key has more than one message, or several rows that further accepts explain."""
         rows = f.coalesce("rows", f.lit(0))
         return Case(
             kind="repeated-key",
@@ -328,5 +335,5 @@ class _Comparison:
         )
 
     def different(self) -> list[Case]:
-        """R23, of a message: consumed and processed."""
+        """R23: a message that is consumed and processed has other values than its row."""
         return different(self.book, (f.col("rows") == 1) & (f.col("at") <= self.settled), DELIVERY)

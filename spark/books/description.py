@@ -1,4 +1,4 @@
-"""The TOML file that describes a book."""
+"""Read and check the TOML file that describes a book."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class BookError(Exception):
-    """A book that cannot be used: names the book or its file, the setting or the column, and what was expected
+    """A book cannot be used; the message names the book or its file, the setting or the column, and what was expected
     (R25)."""
 
 
@@ -33,7 +33,7 @@ def _duration(value: object) -> object:
 
 
 def _plain_text(value: object) -> object:
-    """TOML's numbers and booleans as Spark's readers want their options: text."""
+    """Convert TOML's numbers and booleans to text, as Spark's readers expect their options."""
     if isinstance(value, dict):
         for key, item in value.items():
             if isinstance(item, list | dict):
@@ -58,14 +58,14 @@ class ComparedPair(BaseModel):
 
 
 class Description(BaseModel):
-    """What the TOML files of all books have."""
+    """The settings that the TOML files of all books have."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=r"^[\w.-]{1,64}$")
     format: str = Field(min_length=1)
     options: Annotated[dict[str, str], BeforeValidator(_plain_text)] = Field(default_factory=dict)
-    #: Spark's DDL ("order_id string, amount decimal(10,2)") where the format does not say its types, as CSV
+    #: Spark's DDL ("order_id string, amount decimal(10,2)") for formats without types, such as CSV
     columns: str | None = None
     key: str
     message_key: str
@@ -75,21 +75,21 @@ class Description(BaseModel):
 
     @property
     def states(self) -> dict[str, str]:
-        """The states that a row can have, each with the setting that says when (Spark SQL); else it is open."""
+        """Return the states of a row, each with the setting that has its condition (Spark SQL); else it is open."""
         raise NotImplementedError
 
     def option(self, name: str) -> str | None:
-        """An option of Spark's reader, whose name (here in small letters) may be written in any case."""
+        """Return an option of Spark's reader, whose name (here in lower case) may be written in any case."""
         return next((said for given, said in self.options.items() if given.lower() == name), None)
 
     @property
     def by_txn_id(self) -> bool:
-        """Whether the key is the transaction's id, and no part of the message."""
+        """Whether the key is the transaction's id, instead of a part of the message."""
         return self.message_key == TXN_ID
 
 
 class BookDescription(Description):
-    """A producer's book: what it has posted."""
+    """The description of a producer's book, which records what it has posted."""
 
     addresses: list[str] = Field(min_length=1)
     committed_when: str
@@ -111,12 +111,12 @@ class BookDescription(Description):
 
 
 class ConsumerBookDescription(Description):
-    """A consumer's book, such as an inbox: what it has done the work of."""
+    """The description of a consumer's book, such as an inbox, which records the messages it has processed."""
 
-    #: as the source of a client names it: ``orders``, or ``prices::billing``
+    #: the group, as the source of a client names it: ``orders``, or ``prices::billing``
     group: str = Field(min_length=1)
     processed_when: str = "true"
-    #: how long the book keeps its rows; None: for good
+    #: how long the book keeps its rows; None: for ever
     keeps: Annotated[timedelta | None, BeforeValidator(_duration)] = None
 
     @property
@@ -131,9 +131,9 @@ class ConsumerBookDescription(Description):
 
 
 def describe(path: Path) -> Description:
-    """Read and check a book's TOML file; a relative ``path`` in its options is beside the file.
+    """Read and check a book's TOML file; a relative ``path`` in its options is relative to the file's folder.
 
-    :raises BookError: names the file and each setting that is wrong.
+    :raises BookError: with the file and each setting that is wrong.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The store's own inbox as a book: what applications have told to ``coordinator.first_time`` (X4)."""
+"""Read the store's own inbox, which applications fill by ``coordinator.first_time`` (X4), as a book."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from spark.reading import Store
 from spark.snapshot import read_error
 from store.tables import SCHEMA
 
-#: What ``--book`` is given for it.
+#: The value of ``--book`` for the inbox.
 NAME: Final = "inbox"
-#: Consumers that are no group, and listed one by one.
+#: The most consumers that name no group and are reported one by one.
 MOST: Final = 100
 
 _BEGINS: Final = f"select consumer, min(taken_at) from {SCHEMA}.inbox where consumer = any(%s) group by consumer"
@@ -31,9 +31,11 @@ _OTHERS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Inbox:
-    """``begins``: of each consumer that has the name of a group, when its oldest row was written; what was posted
-    before may have none, or one that is forgotten. ``others``: how many rows each of the other consumers has, those
-    with the most; ``more``: how many consumers, and rows, these are not.
+    """The inbox as a book.
+
+    ``begins``: of each consumer that has the name of a group, when its oldest row was written; messages posted before
+    may have no row, or a deleted one. ``others``: the numbers of rows of the other consumers, those with the most;
+    ``more``: the numbers of further consumers, and of their rows.
     """
 
     book: Book
@@ -42,7 +44,7 @@ class Inbox:
     more: tuple[int, int]
 
     def unknown_consumers(self, seen_at: datetime) -> Iterator[Finding]:
-        """A finding for each consumer that is compared with nothing (R25), and one for all beyond :data:`MOST`."""
+        """Yield a finding for each consumer that is not compared (R25), and one for all beyond :data:`MOST`."""
         said = [f"{rows} rows of consumer {name}, which is the name of no group" for name, rows in self.others.items()]
         consumers, rows = self.more
         if consumers:
@@ -58,7 +60,7 @@ class Inbox:
 
 
 def open_inbox(store: Store, directory: Directory) -> Inbox:
-    """The inbox in the snapshot of ``store``; a consumer is the group of the same name.
+    """Open the inbox in the snapshot of ``store``; a consumer is the group of the same name.
 
     :raises spark.snapshot.StoreUnreadable: the database does not answer.
     """
@@ -67,7 +69,7 @@ def open_inbox(store: Store, directory: Directory) -> Inbox:
     with read_error():
         begins: dict[str, datetime | None] = dict(connection.execute(_BEGINS.encode(), [names]).fetchall())
         others = connection.execute(_OTHERS.encode(), [names, MOST]).fetchall()
-    # of all, with each
+    # each row has the totals
     consumers, all_rows = others[0][2:] if others else (0, 0)
     rows, _ = store.table("inbox", "consumer,message_id,taken_at")
     description = ConsumerBookDescription(

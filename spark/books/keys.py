@@ -1,4 +1,4 @@
-"""What an application calls a message by, beside what the store's own checks have found of it."""
+"""Add the books' keys of messages to the findings of the store's own checks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from spark.finding import Finding, shown
 from spark.ledger import NAMED, named
 from spark.reading import local
 
-#: Findings whose keys are looked for at once.
+#: Findings whose keys are searched at once.
 _AT_ONCE: Final = 10_000
 
 
 def keyed(
     spark: SparkSession, found: Iterable[Finding], picked: Sequence[DataFrame], halves: DataFrame
 ) -> Iterator[Finding]:
-    """``found``, each with the key of its message, or of a message of its transaction, where one of the books knows it.
+    """Yield ``found``, each with the key of its message, or of a message of its transaction, if a book has it.
 
-    ``picked``: of each book what :func:`spark.picking.pick` gives; ``halves``: :func:`spark.ledger.halves`.
+    ``picked``: the result of :func:`spark.picking.pick` for each book; ``halves``: of :func:`spark.ledger.halves`.
     """
     if not picked:
         yield from found

@@ -1,4 +1,4 @@
-"""A book's files, held against what its description says of them; and what to say of one that cannot be read."""
+"""Load a book's files, checked against its description; and explain why one cannot be read."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ from spark.books.written import (
     zone_of,
 )
 
-# The columns of a book's Parquet files, each by its own footer. Spark reads one, and takes a column that another file
-# lacks for nulls: its rows would be neither committed nor rolled back, without a word.
+# The columns of a book's Parquet files, each by its own footer. Spark reads one footer, and fills a column that another
+# file lacks with nulls: its rows would be neither committed nor rolled back, without an error.
 
 
 class Stored(NamedTuple):
-    """A column of a file: whether it has times, or dates, without a zone; whether it has times in nanoseconds."""
+    """The types of a file's column: whether it has times, or dates, without a zone, and whether in nanoseconds."""
 
     without_zone: bool
     nanoseconds: bool
 
 
-#: Of each file on this machine its columns, in small letters.
+#: By file on this machine: its columns, in lower case.
 Files = Mapping[str, Mapping[str, Stored]]
 
 
 def footers(data: DataFrame) -> Files:
-    """Those of the files of ``data``."""
+    """Read the footers of the files of ``data``."""
     found: dict[str, dict[str, Stored]] = {}
     for file in data.inputFiles():
         if urlsplit(file).scheme in ("", "file"):
-            with suppress(OSError, pa.ArrowException):  # Spark says what is wrong with it
+            with suppress(OSError, pa.ArrowException):  # Spark reports what is wrong with the file
                 schema = pq.read_metadata(_path(file)).schema
                 leaves = (schema.column(place) for place in range(len(schema)))
                 found[file] = {each.path.split(".")[0].lower(): _stored(each) for each in leaves}
@@ -74,7 +74,7 @@ def _path(file: str) -> str:
 
 
 def _stored(leaf: pq.ColumnSchema) -> Stored:
-    if "." in leaf.path:  # inside another
+    if "." in leaf.path:  # nested in another column
         return Stored(without_zone=False, nanoseconds=False)
     kind = json.loads(leaf.logical_type.to_json())
     is_local = kind["Type"] == "Date" or kind.get("isAdjustedToUTC") is False
@@ -82,20 +82,20 @@ def _stored(leaf: pq.ColumnSchema) -> Stored:
 
 
 def names_in(files: Files) -> set[str]:
-    """The columns of all files, and those that are folders (``day=2026-11-28``)."""
+    """Return the columns of all files, and those that are folders (``day=2026-11-28``)."""
     folders = (re.findall(r"([^/=]+)=[^/]*/", _path(file)) for file in files)
     return {name.lower() for names in (*files.values(), *folders) for name in names}
 
 
 def in_nanoseconds(files: Files) -> dict[str, Stored]:
-    """The columns that have times in nanoseconds."""
+    """Return the columns that have times in nanoseconds."""
     return {name: each for columns in files.values() for name, each in columns.items() if each.nanoseconds}
 
 
 def look_at_footers(description: Description, files: Files, names: Sequence[str]) -> None:
-    """Of the columns ``names`` those that the description names.
+    """Check, in all files, those of the columns ``names`` that the description names.
 
-    :raises BookError: a file lacks one that another has, or has it in another unit.
+    :raises BookError: a file lacks one that another file has, or has it in another unit.
     """
     there, numbers = names_in(files), in_nanoseconds(files)
     named = [name for name in names if name.lower() in there and _names(description, name)]
@@ -113,27 +113,27 @@ def look_at_footers(description: Description, files: Files, names: Sequence[str]
 
 
 def _names(description: Description, column: str) -> bool:
-    """Whether the description has it, as a column or in a condition."""
+    """Whether the description names the column, alone or in a condition."""
     plain = {description.key, description.time, *(pair.column for pair in description.equal)}
     conditions = (getattr(description, setting) for setting in description.states.values())
     word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
     return column.lower() in {name.lower() for name in plain} or any(map(word.search, conditions))
 
 
-#: Else a cell that cannot be read, or that a row lacks, is null.
+#: Without this a cell that cannot be read, or that a row lacks, is null.
 _STRICT: Final = {"mode": "FAILFAST"}
 #: A quote in a quoted cell is written twice (RFC 4180), as spreadsheets, PostgreSQL and Python write it. Spark's own
-#: default takes a backslash for what stands before it, and any other quote for a part of the cell.
+#: default expects a backslash before it, and treats any other quote as a part of the cell.
 _QUOTES: Final = {"escape": '"', "unescapedQuoteHandling": "RAISE_ERROR"}
-#: what the reader says then
+#: the reader's error for a quote that is not written twice
 _UNESCAPED: Final = "Unescaped quote character"
 _DEFAULTS: Final = {
     "csv": {**_STRICT, **_QUOTES, "header": "true", "enforceSchema": "false", "columnPruning": "false"},
     "json": _STRICT,
-    # else a time without a zone looks like one with it
+    # without this a time without a zone is read as one with a zone
     "jdbc": {"preferTimestampNTZ": "true"},
 }
-#: Of a JDBC book without ``driver``, by the beginning of its URL: Spark itself finds none in a jar that it was given.
+#: The driver of a JDBC book without ``driver``, by the beginning of its URL: Spark itself finds none in a given jar.
 _DRIVERS: Final = {
     "jdbc:postgresql:": "org.postgresql.Driver",
     "jdbc:mysql:": "com.mysql.cj.jdbc.Driver",
@@ -141,21 +141,21 @@ _DRIVERS: Final = {
     "jdbc:oracle:": "oracle.jdbc.OracleDriver",
     "jdbc:sqlserver:": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
 }
-#: What Java says of other URLs.
+#: Java's error for other URLs.
 _NO_DRIVER: Final = "No suitable driver"
-#: What Spark says of a type that it does not know, of whatever column.
+#: Spark's error for a type that it does not know, in any column.
 _ILLEGAL: Final = "Illegal Parquet type"
-#: What Spark says of a PostgreSQL ``timestamp`` that is infinity.
+#: Spark's error for a PostgreSQL ``timestamp`` that is infinity.
 _OVERFLOW: Final = "long overflow"
 #: The formats whose files are text.
 _WRITTEN: Final = ("csv", "json")
-#: The formats whose files have names for their columns, other than ``columns`` may say.
+#: The formats whose files name their columns, perhaps otherwise than ``columns``.
 _NAMED: Final = ("csv", "json", "parquet")
 
-#: Of a row: when it was, and whether its time has no zone, nor the book.
+#: Added columns of a row: its time, and whether neither the time nor the book has a zone.
 MOMENT: Final = "_moment"
 WITHOUT_ZONE: Final = "_without_zone"
-#: What stands for octets that are no text of the encoding.
+#: The character that replaces octets which are no text of the encoding.
 _NO_CHARACTER: Final = "\ufffd"
 _ENCODINGS: Final = ("encoding", "charset")
 #: Encodings that are UTF-8, or a part of it.
@@ -163,12 +163,13 @@ _OF_UTF_8: Final = ("utf-8", "utf8", "us-ascii")
 
 
 def load(spark: SparkSession, description: Description) -> tuple[DataFrame, DataFrame | None]:
-    """The rows of a book, and of each :data:`MOMENT` and :data:`WITHOUT_ZONE`; and no rows, with those columns of
-    ``columns`` that the files have, as Spark takes one that is in no file for nulls (None: nothing can be compared).
+    """Load the rows of a book, each with :data:`MOMENT` and :data:`WITHOUT_ZONE`.
 
-    Reading it raises where a cell of a CSV or JSON file cannot be what ``columns`` says (:func:`unreadable`).
+    Also returns an empty frame with those columns of ``columns`` that the files have, as Spark fills one that is in no
+    file with nulls (None: nothing can be compared). Reading the rows raises if a cell of a CSV or JSON file is no value
+    of its type in ``columns`` (:func:`unreadable`).
 
-    :raises BookError: names the book, and says why it cannot be read.
+    :raises BookError: with the book, and why it cannot be read.
     """
     try:
         reader = spark.read.format(description.format).options(**_options(description))
@@ -195,7 +196,10 @@ def load(spark: SparkSession, description: Description) -> tuple[DataFrame, Data
 
 
 def _check_encoding(description: Description, declared: StructType) -> None:
-    """:raises BookError: of amounts in a JSON file in that encoding Spark would keep as many digits as a double has."""
+    """Check the encoding of a JSON file with decimal columns.
+
+    :raises BookError: in that encoding Spark would keep only as many digits as a double has.
+    """
     other = [name for name in _options(description) if name.lower() in _ENCODINGS]
     amounts = [field.name for field in declared if isinstance(field.dataType, DecimalType)]
     if description.format == "json" and other and amounts:
@@ -206,7 +210,7 @@ def _check_encoding(description: Description, declared: StructType) -> None:
 
 
 def _declared_time(field: StructField, files: Files) -> StructField:
-    """Of what Spark has taken for a whole number, as it is in nanoseconds, the type that it is of."""
+    """Return the timestamp type of a column in nanoseconds, which Spark reads as a whole number; else the field."""
     column = in_nanoseconds(files).get(field.name.lower())
     if column is None:
         return field
@@ -214,8 +218,9 @@ def _declared_time(field: StructField, files: Files) -> StructField:
 
 
 def _read_as(description: Description, field: StructField, files: Files) -> DataType:
-    """The type that a column is read as: text, where Spark's readers would lose what is written, digits or the zone; a
-    whole number, of nanoseconds that they do not know."""
+    """Return the type as which a column is read.
+
+    Text, if Spark's readers would lose digits or the zone; a whole number for nanoseconds, which they do not know."""
     kind = field.dataType
     if isinstance(kind, TimestampType | TimestampNTZType) and field.name.lower() in in_nanoseconds(files):
         return LongType()
@@ -229,7 +234,7 @@ def _read_as(description: Description, field: StructField, files: Files) -> Data
 
 
 def _cell(description: Description, read_as: DataType, field: StructField) -> Column:
-    """The value of a column that was read so; where it has none, reading it raises."""
+    """Return the value of a column that was read as ``read_as``; reading raises if the text is no value."""
     column = f.col(f"`{field.name}`")
     if isinstance(read_as, StringType):
         fault = _fault(description, column, field.dataType)
@@ -245,16 +250,16 @@ def _from_nanoseconds(column: Column) -> Column:
 
 
 def _fault(description: Description, text: Column, data_type: DataType) -> Column:
-    """Whether ``text``, of a CSV or JSON file, is there, and is no value of this type."""
+    """Return the condition that ``text`` of a CSV or JSON file is not null, and no value of this type."""
     if isinstance(data_type, StringType):
         known = description.format != "csv" or any(map(description.option, _ENCODINGS))
         return f.lit(False) if known else f.coalesce(text.contains(_NO_CHARACTER), f.lit(False))
     given = value(description, text, data_type)
     fault = given.isNull()
     if isinstance(data_type, DecimalType):
-        # as many digits before the point, and all that there is room for behind it
+        # as many digits before the point, and as many as fit behind it
         wide = DecimalType(38, 38 - data_type.precision + data_type.scale)
-        # and where that is little, as much as small numbers need
+        # if few fit, also as many as small numbers need
         digits, scales = number(description, text), sorted({wide.scale, max(FRACTION, wide.scale)})
         for room in (DecimalType(38, scale) for scale in scales):
             fault = fault | f.coalesce(digits.try_cast(room) != given.try_cast(room), f.lit(False))
@@ -263,7 +268,7 @@ def _fault(description: Description, text: Column, data_type: DataType) -> Colum
 
 
 def _time(description: Description, declared: StructType, read_as: StructType, files: Files) -> tuple[Column, Column]:
-    """:data:`MOMENT` and :data:`WITHOUT_ZONE`."""
+    """Return the columns :data:`MOMENT` and :data:`WITHOUT_ZONE`."""
     name, column, no = description.time, f.col(f"`{description.time}`"), f.lit(False)
     kind, read = (each[name].dataType if name in each.names else None for each in (declared, read_as))
     pattern = description.option("timestampformat")
@@ -285,17 +290,18 @@ def _time(description: Description, declared: StructType, read_as: StructType, f
 
 
 def _there(spark: SparkSession, description: Description, declared: StructType, files: Files) -> DataFrame | None:
-    """No rows, with those columns of ``columns`` that the files have; None where nothing can be compared. The columns
-    of a CSV are taken by their places, whatever its header calls them.
+    """Return an empty frame with those columns of ``columns`` that the files have; None: nothing can be compared.
 
-    :raises BookError: the header of a CSV is another.
+    Spark reads the columns of a CSV by their places, whatever its header.
+
+    :raises BookError: the header of a CSV has other names.
     """
     options = _options(description)
     headed = description.format != "csv" or options["header"].lower() == "true"
     if description.format not in _NAMED or not headed:
         return None
     if files:
-        # Spark would look at columns that are not asked for, too, and knows not all their types
+        # Spark would also read unrequested columns, and does not know all their types
         names = names_in(files)
         return spark.createDataFrame([], StructType([field for field in declared if field.name.lower() in names]))
     found = spark.read.format(description.format).options(**options).load().schema
@@ -307,14 +313,15 @@ def _there(spark: SparkSession, description: Description, declared: StructType, 
             )
         return None
     if not found.names:
-        # no rows: nothing says what they would have
+        # no rows: the columns are unknown
         return None
     return spark.createDataFrame([], _in_both(declared, found, exactly=description.format == "json"))
 
 
 def _in_both(declared: StructType, found: StructType, *, exactly: bool) -> StructType:
-    """The columns, and fields, of ``declared`` that are in ``found``: ``exactly``, as they are for the reader of JSON;
-    it takes one in another case for null."""
+    """Return the columns, and nested fields, of ``declared`` that are in ``found``.
+
+    ``exactly``: compare with case, as the JSON reader does, which returns null for a name in another case."""
 
     def inside(one: DataType, other: DataType) -> DataType:
         if isinstance(one, StructType) and isinstance(other, StructType):
@@ -329,7 +336,7 @@ def _in_both(declared: StructType, found: StructType, *, exactly: bool) -> Struc
 
 
 def unreadable(description: Description, error: PySparkException | Py4JJavaError) -> BookError:
-    """Why the rows of a book cannot be read: in a CSV or JSON file by the first row, and cell, that is at fault."""
+    """Return the error why the rows of a book cannot be read; for CSV or JSON with the first invalid row and cell."""
     try:
         fault = _first_fault(description) if description.format in _WRITTEN else None
         if description.format == "jdbc" and _OVERFLOW in reason(error):
@@ -349,7 +356,7 @@ def unreadable(description: Description, error: PySparkException | Py4JJavaError
 
 
 def _setting(description: Description, error: PySparkException | Py4JJavaError) -> str:
-    """The condition of the description's that fails on a row, as Spark says where; or what is to be said of no such."""
+    """Return the setting whose condition fails on a row, if Spark's error names it; else ``cannot be read``."""
     contexts = error.getQueryContext() if isinstance(error, PySparkException) else []
     for fragment in (each.fragment() for each in contexts if each.contextType() is QueryContextType.SQL):
         for setting in description.states.values():
@@ -360,7 +367,7 @@ def _setting(description: Description, error: PySparkException | Py4JJavaError) 
 
 
 def reason(error: PySparkException | Py4JJavaError) -> str:
-    """What Spark says, in a line, and what it says of the cause."""
+    """Return Spark's error, and its cause, in a line."""
     origin = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     told = [_first_line(str(error) if origin is None else str(origin.getMessage()))]
     while origin is not None:
@@ -377,14 +384,14 @@ def _first_line(text: str) -> str:
 def _options(description: Description) -> dict[str, str]:
     given = dict(description.options)
     if description.format == "json":
-        # as it is anyway; where it is said, Spark takes fractions for doubles
+        # UTF-8 is the default; if it is given, Spark reads fractions as doubles
         given = {
             name: said
             for name, said in given.items()
             if not (name.lower() in _ENCODINGS and said.strip().lower() in _OF_UTF_8)
         }
     if description.format == "jdbc":
-        # what Spark does not know it gives to the driver
+        # Spark passes options that it does not know to the driver
         given = {name: said for name, said in given.items() if name.lower() != "timezone"}
     if description.format == "jdbc" and description.option("driver") is None:
         url = (description.option("url") or "").lower()
@@ -398,13 +405,13 @@ def _declared(spark: SparkSession, description: Description) -> StructType:
 
 
 def _first_endless(description: Description) -> str | None:
-    """Of a database a row with a time that is infinity, and its column."""
+    """Describe a row of a database with an infinite time, and its column; None: there is no such row."""
     data = SparkSession.active().read.format(description.format).options(**_options(description)).load()
     ends = [f.lit(text).cast("timestamp_ntz") for text in ("0001-01-01", "9999-12-31")]
     for field in data.schema:
         if isinstance(field.dataType, TimestampNTZType):
             time = f.col(f"`{field.name}`")
-            # the database looks for it: Spark reads the key alone
+            # the database searches the row: Spark reads only the key
             found = data.where((time <= ends[0]) | (time >= ends[1])).select(f"`{description.key}`").first()
             if found is not None:
                 return (
@@ -419,8 +426,9 @@ _CORRUPT: Final = "_corrupt_record"
 
 
 def _first_fault(description: Description) -> str | None:
-    """The first row of a CSV or JSON file that is none, or its first value that cannot be what ``columns`` says; None:
-    it is something else."""
+    """Describe the first invalid row of a CSV or JSON file, or its first value that is not of its type in ``columns``.
+
+    None: the error has another reason."""
     spark = SparkSession.active()
     options = {**_options(description), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     if description.columns is None:

@@ -1,8 +1,8 @@
-"""A producer's book beside what the store says under the same keys; and which of these keys have to be looked into.
+"""Join a producer's book with the store by key, and find the keys that must be examined.
 
-What rows, messages and decisions say is added up by key. Where a key has one row and the store says the same, and where
-neither says that anything is committed, they do not differ: of the other keys alone rows, messages and transactions are
-compared.
+Facts of rows, messages and decisions are aggregated by key. If a key has one row and the store agrees with it, or if
+neither has anything committed, they do not differ: rows, messages and transactions are compared only for the other
+keys.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from spark.books.unusable import rows_together
 from spark.keeping import Keep, near
 from spark.period import Period
 
-#: A transaction's id, and as the id of its op.
+#: The columns of a transaction's id, and of the id of its op.
 _TXN: Final = ("txn_high", "txn_low")
 _OP: Final = ("id_high", "id_low")
-#: What is said of a key, beside how many rows the book has and how many commits the store: bits, so that what meets
-#: for a key is small.
+#: Facts about a key, besides the numbers of the book's rows and the store's commits: bits, so that the rows that are
+#: shuffled by key are small.
 _JUDGED_ROW, _COMMITTED_ROW, _MESSAGE, _ROLLBACK, _UNDECIDED = (1 << place for place in range(5))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Production:
-    """A book with what it is held against: ``messages`` are those of its addresses (:func:`spark.picking.pick`),
-    ``decided`` is of :func:`spark.ledger.decided`, ``open_transactions`` are those listed as undecided:
+    """A producer's book, and the part of the store that it is compared with.
+
+    ``messages`` are those of its addresses (:func:`spark.picking.pick`), ``decided`` is of
+    :func:`spark.ledger.decided`, ``open_transactions`` are those listed as undecided:
     ``txn_id, txn_high, txn_low, plain``."""
 
     book: Book
@@ -55,7 +57,7 @@ class Production:
         return _TXN if self.description.by_txn_id else ("key",)
 
     def differences(self, names: DataFrame, period: Period, seen_at: datetime, keep: Keep) -> tuple[int, DataFrame]:
-        """About how many findings there may be, and the findings. ``names``: ``address_id, address``."""
+        """Return about how many findings are possible, and the findings. ``names``: ``address_id, address``."""
         apart = self.differing(period, keep)
         marks = near(apart.marks(period).join(f.broadcast(names), "address_id", "left"), keep)
         most = apart.book.rows.count() + marks.count()
@@ -66,7 +68,7 @@ class Production:
         return most, found
 
     def differing(self, period: Period, keep: Keep) -> Production:
-        """The same without the keys of which nothing can be found."""
+        """Return the book and the store without the keys that do not differ."""
         by_txn_id, key = self.description.by_txn_id, self._key
         told = [self._rows(period), *(self._transactions() if by_txn_id else [self._messages(period)])]
         apart = near(_apart(reduce(DataFrame.unionByName, told), key), keep)
@@ -76,7 +78,7 @@ class Production:
         messages = near(messages.join(apart, list(key), "left_semi").unionByName(unusable), keep)
         transactions = apart if by_txn_id else messages.select(*_TXN).distinct()
         of_ops = transactions.withColumnsRenamed(dict(zip(_TXN, _OP, strict=True)))
-        # what is unclear is a finding, also of a key of which nothing else is
+        # an unclear row is a finding, even if its key has no other
         listed = ~usable() | f.col("unclear").isNotNull()
         rows = rows.where(~listed).join(keys, "key", "left_semi").unionByName(rows.where(listed))
         return replace(
@@ -88,11 +90,11 @@ class Production:
         )
 
     def marks(self, period: Period) -> DataFrame:
-        """What the coordinator knows under the book's kind of key.
+        """Return the store's messages with the book's kind of key.
 
         ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, plain, picked``; ``plain``: undecided,
-        and none of it is in the store before its client commits it. For txn-ids also transactions that left no half at
-        the book's addresses, with ``half_id`` null.
+        and not in the store before its client commits it. For txn-ids also transactions that left no half at the
+        book's addresses, with ``half_id`` null.
         """
         stated = ledger.with_txn_id(ledger.states(self.messages, ledger.decisions(self.decided), period))
         columns = ("half_id", "txn_id", "address_id", "state", "judged", "decided_at", "problem", "key", "picked")
@@ -128,7 +130,7 @@ class Production:
         )
 
     def _rows(self, period: Period) -> DataFrame:
-        """What the book's rows say under their keys."""
+        """Return the facts of the book's rows by key."""
         rows = self.book.rows.where(usable())
         if self.description.by_txn_id:
             rows = rows.withColumns(dict(zip(_TXN, ledger.uuid_words(f.col("key")), strict=True)))
@@ -141,7 +143,7 @@ class Production:
         )
 
     def _transactions(self) -> list[DataFrame]:
-        """What transactions say under their ids."""
+        """Return the facts of transactions by their ids."""
         decided = self.decided.withColumnsRenamed(dict(zip(_OP, _TXN, strict=True)))
         is_commit = f.col("decision") == "commit"
         messages = self.messages.where(f.col("txn_high").isNotNull())
@@ -152,7 +154,7 @@ class Production:
         ]
 
     def _messages(self, period: Period) -> DataFrame:
-        """What messages say under the keys that are in them."""
+        """Return the facts of messages by the keys that they contain."""
         stated = ledger.states(self.messages.where(usable()), ledger.decisions(self.decided), period)
         state = f.col("state")
         return _told(
@@ -166,7 +168,7 @@ class Production:
         )
 
     def _digest(self, side: int) -> Column:
-        """A number for the compared values of a row (0) or a message (1): other values have another."""
+        """Return a hash of the compared values of a row (0) or a message (1)."""
         parts = [f.lit(self.seed)]
         for place, of_type in enumerate(self.book.types):
             sides = comparable(f.col(f"compared_{place}"), f.element_at("picked", place + 1), of_type)
@@ -180,13 +182,13 @@ def _bit(bit: int, is_so: Column) -> Column:
 
 
 def _told(frame: DataFrame, key: Sequence[str], **says: Column) -> DataFrame:
-    """What ``frame`` tells of its keys: ``rows, commits, bits, says`` (of compared values, or null)."""
+    """Return the facts of ``frame`` by key: ``rows, commits, bits, says`` (the hash of compared values, or null)."""
     counts = [says.get(name, f.lit(0)).cast("int").alias(name) for name in ("rows", "commits", "bits")]
     return frame.select(*key, *counts, says.get("says", f.lit(None)).cast("bigint").alias("says"))
 
 
 def _apart(told: DataFrame, key: Sequence[str]) -> DataFrame:
-    """The keys that have to be looked into."""
+    """Return the keys that must be examined."""
     by_key = (
         told.repartition(*key)
         .groupBy(*key)
@@ -204,7 +206,7 @@ def _apart(told: DataFrame, key: Sequence[str]) -> DataFrame:
         return f.col("bits").bitwiseAND(bit) != 0
 
     is_open = has(_UNDECIDED) | (has(_MESSAGE) & ~has(_ROLLBACK))
-    # of a transaction no message may be at the book's addresses: then the row alone says something
+    # a transaction may have no message at the book's addresses: then only the row has a hash
     agree = f.col("least") == f.col("most")
     is_in_order = (
         ((rows == 1) & has(_COMMITTED_ROW) & (commits == 1) & agree)

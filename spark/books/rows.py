@@ -1,4 +1,4 @@
-"""A book's data: opened, checked against its description, and its keys made comparable."""
+"""Open a book's data, check it against its description, and make its keys comparable."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Book:
     """A book that can be read.
 
     ``rows``: ``key`` (text), ``problem`` (``kind:detail`` of a finding, or null), ``at`` (null: it is of no period),
-    ``unclear`` (then why, else null), ``without_zone`` (it was taken for UTC), ``state`` (one of the description's, or
-    ``open``), and for each compared pair ``compared_<n>``, of the Spark type ``types[n]``.
-    ``behind``: how long before the store they began to be read. What happened since may have no row yet.
+    ``unclear`` (the reason for that, else null), ``without_zone`` (it was assumed to be UTC), ``state`` (one of the
+    description's, or ``open``), and for each compared pair ``compared_<n>``, of the Spark type ``types[n]``.
+    ``behind``: how long before the store the book was read. Later messages may have no row yet.
     """
 
     description: Description
@@ -48,7 +48,7 @@ class Book:
     behind: timedelta = timedelta(0)
 
     def settled(self, seen_at: datetime) -> datetime:
-        """Nothing younger in the store is judged, of a run that read it at ``seen_at`` (R25)."""
+        """Return the time after which nothing in the store is judged, if a run read it at ``seen_at`` (R25)."""
         return seen_at - self.behind - self.description.grace
 
     @property
@@ -57,19 +57,19 @@ class Book:
 
 
 def usable() -> Column:
-    """Whether a row, or a message (:func:`spark.picking.pick`), can be compared."""
+    """Return the condition that a row, or a message (:func:`spark.picking.pick`), can be compared."""
     return f.col("problem").isNull() & f.col("key").isNotNull()
 
 
 def judged_row(period: Period) -> Column:
-    """Whether a row is of the period."""
+    """Return the condition that a row is of the period."""
     return (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
 
 
 def open_book(spark: SparkSession, description: Description) -> Book:
-    """Check that the book's data is there, with the columns and types that its description names.
+    """Open a book, and check that its data has the columns and types that its description names.
 
-    :raises BookError: names the book and the column.
+    :raises BookError: with the book and the column.
     """
     data, written = load(spark, description)
     types = {field.name: field.dataType for field in data.schema.fields if field.name not in (MOMENT, WITHOUT_ZONE)}
@@ -88,7 +88,7 @@ def open_book(spark: SparkSession, description: Description) -> Book:
         state = f.when(condition, name).otherwise(state)
     column, key_type = f.col(f"`{description.key}`"), types[description.key]
     compared = [f"compared_{place}" for place in range(len(description.equal))]
-    # from here on the columns have names of ours alone, whatever the book calls its own
+    # from here on all columns have our own names, whatever the names in the book
     named = data.select(
         _book_key(column, key_type, description).alias("key"),
         column.alias("written_key"),
@@ -152,7 +152,7 @@ def _check_columns(description: Description, types: dict[str, DataType]) -> None
 
 
 def _has_order(of_type: DataType) -> bool:
-    """Whether values of the type can be compared: what is inside them, too."""
+    """Whether values of the type, and the values inside them, can be compared."""
     if isinstance(of_type, ArrayType):
         return _has_order(of_type.elementType)
     if isinstance(of_type, StructType):
@@ -161,7 +161,7 @@ def _has_order(of_type: DataType) -> bool:
 
 
 def _condition(description: Description, data: DataFrame, setting: str, expression: str) -> Column:
-    """The description's SQL expression, false where it is null."""
+    """Return the condition of a description's SQL expression; null is false."""
     which = f"book {description.name}: {setting}: {expression!r}"
     try:
         condition = f.expr(expression)
@@ -169,7 +169,7 @@ def _condition(description: Description, data: DataFrame, setting: str, expressi
         if not isinstance(found, BooleanType):
             raise BookError(f"{which} is {found.simpleString()}, expected true or false")
         holds = f.coalesce(condition, f.lit(False))
-        # beside the columns of a row no function of all rows can stand
+        # Spark does not allow an aggregate next to plain columns
         data.select("*", holds)
     except PySparkException as error:
         of_all = error.getCondition() == "MISSING_GROUP_BY"
@@ -182,7 +182,7 @@ _UUID_TEXT: Final = r"^\s*\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12
 
 
 def _is_uuid_text(text: Column) -> Column:
-    """Whether it is a UUID as the store shows it. Costs a fifth of what a regular expression does."""
+    """Return the condition that text is a UUID in the store's form. It takes a fifth of a regular expression's time."""
     hyphens = reduce(Column.__and__, (f.substring(text, place, 1) == "-" for place in (9, 14, 19, 24)))
     digits = f.replace(text, f.lit("-"), f.lit(""))
     are_digits = (f.length(digits) == 32) & f.unhex(digits).isNotNull()
@@ -190,13 +190,13 @@ def _is_uuid_text(text: Column) -> Column:
 
 
 def _uuid_text(hexadecimal: Column) -> Column:
-    """32 hexadecimal digits as the store shows a UUID."""
+    """Convert 32 hexadecimal digits to the store's form of a UUID."""
     digits = f.lower(hexadecimal)
     return f.regexp_replace(digits, r"^(.{8})(.{4})(.{4})(.{4})(.{12})$", "$1-$2-$3-$4-$5")
 
 
 def _book_key(column: Column, key_type: DataType, description: Description) -> Column:
-    """The key as text, or null."""
+    """Return the key as text, or null."""
     if description.by_txn_id:
         if isinstance(key_type, BinaryType):
             return f.when(f.length(column) == 16, _uuid_text(f.hex(column)))
@@ -211,7 +211,7 @@ def _book_key(column: Column, key_type: DataType, description: Description) -> C
 
 
 def _key_problem(key_type: DataType, description: Description) -> Column:
-    """What is wrong with the ``key`` of ``written_key`` (``kind:detail``), or null."""
+    """Return what is wrong with the ``key`` of ``written_key`` (``kind:detail``), or null."""
     column = f.col("written_key")
     missing = f.when(column.isNull(), f.lit(f"null-key:{description.key} is null"))
     no_key = f.lit("unparsable-key:octets that are no text")

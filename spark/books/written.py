@@ -1,4 +1,4 @@
-"""What the text in a cell stands for: numbers with the separators of ``locale``, and moments with their zone."""
+"""Parse the text in a cell: numbers with the separators of ``locale``, and moments with their zone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pyspark.sql.types import DataType, DecimalType, TimestampType
 
 from spark.books.description import BookError, Description
 
-#: Digits after the point of the numbers that are compared, at least, where there is room for them.
+#: The least digits after the point of compared numbers, if they fit.
 FRACTION: Final = 18
-#: Octets of a number: reading more takes time by their square.
+#: The most octets of a number: the time to parse it grows with their square.
 LONGEST: Final = 4096
 #: What Java leaves out around a number. What is repeated is not given back (+ behind it), here and below: a text that
 #: is no number is left in a time that its length accounts for.
@@ -43,8 +43,9 @@ def as_number(text: Column) -> Column:
 
 
 def digits_behind_point(number: Column) -> Column:
-    """How many digits ``number`` (:func:`as_number`) has behind its point, without zeros at the end, once it is written
-    without its exponent."""
+    """Return how many digits ``number`` (:func:`as_number`) has behind its point if written without an exponent.
+
+    Zeros at the end do not count."""
     digits = f.length(f.regexp_extract(number, rf"\.(\d*[1-9])?0*([eE][+-]?\d+)?{_SPACE}\z", 1))
     exponent = f.regexp_extract(number, rf"[eE]([+-]?\d+){_SPACE}\z", 1).try_cast("int")
     zeros = f.length(f.regexp_extract(number, r"(?<!0)(0*+)(\.0*+)?[eE]", 1))
@@ -53,7 +54,7 @@ def digits_behind_point(number: Column) -> Column:
 
 
 def value(description: Description, text: Column, data_type: DataType) -> Column:
-    """What ``text`` stands for, or null."""
+    """Return the value of ``text``, or null."""
     if isinstance(data_type, TimestampType):
         return moment(description, text)
     return (number(description, text) if isinstance(data_type, DecimalType) else text).try_cast(data_type)
@@ -82,26 +83,28 @@ def number(description: Description, text: Column) -> Column:
 
 
 def moment(description: Description, text: Column) -> Column:
-    """When it was, or null. Spark would take a time without a date for one of today, and a number for a year; 20261128
-    is a date, perhaps, and no seconds since 1970."""
+    """Return the moment of ``text``, or null.
+
+    Spark would read a time without a date as one of today, and a number as a year; 20261128 may be a date, and is not
+    read as seconds since 1970."""
     seconds = f.when(text.rlike(r"^\s*-?\d{9,11}\s*$"), f.timestamp_seconds(text.try_cast("bigint")))
     is_one = text.rlike(r"^\s*[+-]?\d{4,6}-\d") & ~text.rlike(_IN_SHORT_ZONE)
     return seconds.when(is_one, in_its_zone(description, text.try_cast("timestamp"), text.rlike(_WITHOUT_ZONE)))
 
 
 def without_zone(text: Column) -> Column:
-    """Whether the time has none, as it is written."""
+    """Return the condition that the time is written without a zone."""
     return f.coalesce(text.rlike(_WITHOUT_ZONE), f.lit(False))
 
 
 def in_its_zone(description: Description, at: Column, without: Column) -> Column:
-    """``at``, which was taken for UTC where it is ``without`` a zone: its zone is ``timeZone``."""
+    """Convert ``at`` from the zone ``timeZone`` where it is ``without`` a zone and was assumed to be UTC."""
     zone = zone_of(description)
     return at if zone is None else f.when(without, f.to_utc_timestamp(at, f.lit(zone))).otherwise(at)
 
 
 def zone_of(description: Description) -> str | None:
-    """The option ``timeZone``: of the times that say none.
+    """Return the option ``timeZone``, the zone of times without one.
 
     :raises BookError: it is the name of several zones.
     """
@@ -112,9 +115,9 @@ def zone_of(description: Description) -> str | None:
 
 
 def pattern_without_zone(description: Description, pattern: str) -> bool:
-    """Whether what is written in ``pattern``, the option ``timestampFormat``, has no zone.
+    """Whether times written in ``pattern``, the option ``timestampFormat``, have no zone.
 
-    :raises BookError: one time may have one, and another none; or it is one of several.
+    :raises BookError: the zone is optional in it, or a name of several zones.
     """
     which, letters = f"book {description.name}: options.timestampFormat: {pattern}", re.sub("'[^']*'", "", pattern)
     if re.search("(?<!z)z{1,3}(?!z)", letters):
@@ -127,6 +130,6 @@ def pattern_without_zone(description: Description, pattern: str) -> bool:
 
 
 def why_none(text: str, data_type: DataType) -> str:
-    """More to be said of a text that is no value of this type."""
+    """Return a hint why a text is no value of this type, or an empty string."""
     short = isinstance(data_type, TimestampType) and re.search(_IN_SHORT_ZONE, text)
     return f"; {_SEVERAL_ZONES}" if short else ""

@@ -1,11 +1,11 @@
 """The archive: whole days of ``half`` and ``op`` as Parquet, copied before retention drops them (R35).
 
-A day of a table is a folder, ``half/2026-11-01``, with a manifest that counts and sums its files. The order of steps is
-what makes it safe to stop at any of them: the files are written into a folder with another name, read back and held
-against the table, synced, and get their name; then the store notes it (table ``archived_day``); and only a day that the
+A day of a table is a folder, ``half/2026-11-01``, with a manifest that counts and sums its files. The order of steps
+makes it safe to stop at any of them: the files are written into a folder with another name, read back and compared with
+the table, synced, and renamed; then the store notes it (table ``archived_day``); and only a day that the
 store has noted is dropped, if its partition still has the rows that were copied and no others
 (:mod:`store.archive.days`).
 
-What retention keeps of a dropped day (messages that were not delivered yet) is in the store and in the copy: halves and
-ops never change, so both say the same, and a reader counts such a row once.
+Rows that retention keeps of a dropped day (messages that were not delivered yet) are in the store and in the copy:
+halves and ops never change, so both are equal, and a reader counts such a row once.
 """

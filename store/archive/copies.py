@@ -1,14 +1,14 @@
-"""The files of the archive: what a copy of a day consists of, and whether it is whole and unchanged.
+"""Define the files of the archive, and check that the copy of a day is whole and unchanged.
 
 ::
 
-    archive.json                      which store's archive this is
+    archive.json                      names the store of this archive
     half/2026-11-01/manifest.json     written last: counts and sums of the files beside it
     half/2026-11-01/half.parquet      by id
     op/2026-11-01/op.parquet          by id; without the deliveries that they cover
     op/2026-11-01/delivery.parquet    a row a delivery, by half
 
-Of the project this knows nothing: whatever reads the archive can use it.
+It imports nothing of the project, so that any reader of the archive can use it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMAT: Final = 1
 ROOT_FILE: Final = "archive.json"
 MANIFEST: Final = "manifest.json"
 
-#: The files of a copy, by table: their columns and what kind of value each has. In this order rows are summed.
+#: The files of a copy, by table: their columns and the type of each. Rows are summed in this order of columns.
 FILES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "half": {
         "half": {
@@ -44,7 +44,7 @@ FILES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
         }
     },
     "op": {
-        # deliveries: how many it covers; null: it is about none
+        # deliveries: how many it covers; null: it is not about deliveries
         "op": {
             "id": "text",
             "decision": "text",
@@ -56,7 +56,7 @@ FILES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
             "decided_at": "timestamptz",
             "written_xid": "int8",
         },
-        # place: of the delivery among those of its op
+        # place: the place of the delivery among those of its op
         "delivery": {
             "half_id": "int8",
             "group_id": "int4",
@@ -75,13 +75,13 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class ArchiveUnusable(Exception):
-    """The archive cannot be written, or is not whole, not unchanged, or not of this store. Names the file, and says
+    """The archive cannot be written, is incomplete or changed, or is another store's. The message names the file and
     what was expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """``rows``, and all of their values as one number (:func:`summed`)."""
+    """The sum of rows: how many, and all of their values as one number (:func:`summed`)."""
 
     rows: int
     values: int
@@ -103,8 +103,10 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a copy is of, and its ``files`` by name. ``first`` and ``last`` are the ids of its rows (text; null without
-    rows); ``latest``: when the last of its ops was decided, or of its halves posted."""
+    """The manifest of a copy: its store, table and day, and its ``files`` by name.
+
+    ``first`` and ``last`` are the lowest and highest id of its rows (text; null without rows); ``latest``: when the
+    last of its ops was decided, or of its halves posted."""
 
     store: str
     schema: str
@@ -120,14 +122,17 @@ class Manifest:
         return self.files[self.table].rows
 
     def encoded(self) -> bytes:
-        """As it is in its file."""
+        """Return the content of its file."""
         said = {"format": FORMAT, **asdict(self), "day": self.day.isoformat()}
         said["latest"] = None if self.latest is None else self.latest.isoformat()
         return (json.dumps(said, indent=2, sort_keys=True) + "\n").encode()
 
     @classmethod
     def decoded(cls, path: Path, content: bytes) -> Manifest:
-        """:raises ArchiveUnusable: not what :meth:`encoded` makes."""
+        """Read the content of a manifest's file.
+
+        :raises ArchiveUnusable: it is not what :meth:`encoded` returns.
+        """
         try:
             said = json.loads(content)
             if said.pop("format") != FORMAT:
@@ -150,7 +155,7 @@ def file_of(folder: Path, name: str) -> Path:
 
 @contextmanager
 def file_errors(root: Path) -> Iterator[None]:
-    """Errors of files, and of what is in them, as :class:`ArchiveUnusable`."""
+    """Convert errors of files, and of their content, to :class:`ArchiveUnusable`."""
     import pyarrow as pa
 
     try:
@@ -163,7 +168,10 @@ def file_errors(root: Path) -> Iterator[None]:
 
 
 def check_root(root: Path, store: str) -> None:
-    """:raises ArchiveUnusable: ``root`` is not the archive of this store."""
+    """Check that ``root`` is the archive of this store.
+
+    :raises ArchiveUnusable: it is not.
+    """
     path = root / ROOT_FILE
     try:
         found = json.loads(path.read_bytes())
@@ -181,9 +189,9 @@ def check_root(root: Path, store: str) -> None:
 
 
 def make_root(root: Path, store: str) -> None:
-    """Make ``root`` the archive of this store, unless it is. Messages are in it: its owner alone may read it.
+    """Make ``root`` the archive of this store, unless it is. It will have messages: its owner alone may read it.
 
-    :raises ArchiveUnusable: it is another's, or has other things in it, or cannot be written.
+    :raises ArchiveUnusable: it is another's, or has other files in it, or cannot be written.
     """
     with file_errors(root):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -200,9 +208,9 @@ def make_root(root: Path, store: str) -> None:
 
 
 def read_manifest(root: Path, table: str, day: date, sha256: str) -> Manifest:
-    """The manifest of a copy that the store has noted with this sum.
+    """Read the manifest of a copy that the store has noted with this SHA-256.
 
-    :raises ArchiveUnusable: it is not there, or another.
+    :raises ArchiveUnusable: it is missing, or another.
     """
     path = folder_of(root, table, day) / MANIFEST
     with file_errors(path):
@@ -213,7 +221,10 @@ def read_manifest(root: Path, table: str, day: date, sha256: str) -> Manifest:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """:raises ArchiveUnusable: a file of the copy is missing, or is not the one that was written."""
+    """Check size and SHA-256 of the files of a copy.
+
+    :raises ArchiveUnusable: a file is missing, or is not the one that was written.
+    """
     with file_errors(folder):
         for name, expected in manifest.files.items():
             path = file_of(folder, name)
@@ -230,7 +241,7 @@ def sha256_of(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Have a folder's names on the disk."""
+    """Flush a directory to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -252,7 +263,7 @@ def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
 
 
 def rows_in(path: Path) -> Iterator[tuple[Any, ...]]:
-    """The rows of a Parquet file; one row group is in memory at a time.
+    """Yield the rows of a Parquet file; one row group is in memory at a time.
 
     :raises ArchiveUnusable: it cannot be read.
     """
@@ -265,8 +276,9 @@ def rows_in(path: Path) -> Iterator[tuple[Any, ...]]:
 
 
 def summed(path: Path, columns: Mapping[str, str]) -> Sum:
-    """The sum of the rows of a file: of each row the first 8 octets of its SHA-256, all of them by exclusive or. The
-    order of rows makes no difference. :func:`store.archive.days.row_sum` is the same in the database.
+    """Return the sum of the rows of a file: the first 8 octets of each row's SHA-256, combined by exclusive or.
+
+    The order of rows makes no difference. :func:`store.archive.days.row_sum` computes it in the database.
     """
     kinds = list(columns.values())
     rows = values = 0

@@ -1,4 +1,4 @@
-"""What the store knows of its archive: whether one is on, which days have a copy, and what was copied of them."""
+"""Read and write what the store knows of its archive: whether it is on, and which days have a copy of which rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from store.errors import boundary
 from store.partitions import name_of
 from store.tables import SCHEMA, archive, archived_day, retention, store_identity
 
-#: The hash of a key, as PostgreSQL has it in all versions and on all machines.
+#: The hash of a key, which is the same in all versions of PostgreSQL and on all machines.
 _KEY_HASH: Final = {"half": "hashint8extended(id, 0)", "op": "uuid_hash_extended(id::uuid, 0)"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Which rows a partition has: how many, and the sum of the hashes of their keys. They never change, so rows with
-    the same keys are the same."""
+    """Identifies the rows of a partition: how many, and the sum of the hashes of their keys.
+
+    Rows never change, so rows with equal keys are equal."""
 
     rows: int
     sum: int
@@ -31,8 +32,10 @@ class Keys:
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """A day that is archived. ``live``: the rows of its partition that the copy has; ``dropped``: retention has dropped
-    the others; ``held_until``: retention leaves it alone before."""
+    """An archived day.
+
+    ``live``: the rows of its partition that the copy has; ``dropped``: retention has dropped the others;
+    ``held_until``: retention does not drop it before."""
 
     table: str
     day: date
@@ -53,18 +56,18 @@ def store_id(connection: Connection) -> str:
 
 
 def folder(connection: Connection) -> Path | None:
-    """Where days are archived before they are dropped; None: the archive is off."""
+    """Return the folder where days are archived before they are dropped; None: the archive is off."""
     found = connection.scalar(select(archive.c.folder))
     return None if found is None else Path(found)
 
 
 def copies(connection: Connection) -> dict[tuple[str, date], Copy]:
-    """All days that are archived."""
+    """Return all archived days."""
     return {(row.table_name, row.day): _copy(row) for row in connection.execute(select(archived_day))}
 
 
 def dropped(connection: Connection, table: str, moment: datetime) -> date | None:
-    """The day of ``moment`` (aware), if what the store had of it is in the archive alone."""
+    """Return the day of ``moment`` (aware), if the store has dropped its rows and only the archive has them."""
     day = moment.astimezone(UTC).date()
     where = (archived_day.c.table_name == table, archived_day.c.day == day, archived_day.c.dropped)
     with boundary():
@@ -84,14 +87,14 @@ def _copy(row: Any) -> Copy:
 
 
 def keys(connection: Connection, table: str, day: date, relation: str | None = None) -> Keys:
-    """Which rows the partition of a day has, or another ``relation`` with its ids."""
+    """Return the keys of the partition of a day, or of another ``relation`` with its ids."""
     of = relation or f"{SCHEMA}.{name_of(table, day)}"
     row = connection.execute(text(f"select count(*), coalesce(bit_xor({_KEY_HASH[table]}), 0) from {of}")).one()
     return Keys(rows=row[0], sum=row[1])
 
 
 def row_sum(columns: Mapping[str, str]) -> str:
-    """SQL: the sum of rows with these columns, as :func:`store.archive.copies.summed` has it of a file."""
+    """Return SQL for the sum of rows with these columns, equal to :func:`store.archive.copies.summed` of a file."""
     octets = {
         "int8": "int8send({0})",
         "int4": "int4send({0})",
@@ -109,7 +112,7 @@ def row_sum(columns: Mapping[str, str]) -> str:
 
 
 def note(connection: Connection, table: str, day: date, *, manifest: str, copied: Sum, live: Keys) -> None:
-    """Note that a day is archived, and let retention look at once. The caller commits."""
+    """Note that a day is archived, and have retention check at its next run. The caller commits."""
     values = {
         "rows": copied.rows,
         "manifest": manifest,
@@ -125,7 +128,7 @@ def note(connection: Connection, table: str, day: date, *, manifest: str, copied
 def note_live(
     connection: Connection, table: str, day: date, live: Keys, *, dropped: bool, held_until: datetime | None = None
 ) -> None:
-    """Note what the partition of an archived day has now of its copy. The caller commits."""
+    """Note which rows of its copy the partition of an archived day has now. The caller commits."""
     connection.execute(
         archived_day.update()
         .where(archived_day.c.table_name == table, archived_day.c.day == day)
@@ -134,16 +137,16 @@ def note_live(
 
 
 def look_at_once(connection: Connection) -> None:
-    """Have retention look for days that may be dropped the next time it runs. The caller commits."""
+    """Have retention check for days that may be dropped the next time it runs. The caller commits."""
     long_ago = datetime.now(UTC) - timedelta(days=365)
     connection.execute(retention.update().where(retention.c.table_name == "half").values(looked_at=long_ago))
 
 
 def turn_on(connection: Connection, root: Path) -> None:
-    """From now on days are archived in the folder ``root``, which is made, before they are dropped; commits.
+    """Turn the archive on: archive days in the folder ``root``, which is created, before they are dropped; commits.
 
-    :raises ArchiveUnusable: the folder cannot be used, or lacks a day of which nothing else has the rows.
-    :raises StoreUnavailable: the role of this connection may not do this; nothing was made.
+    :raises ArchiveUnusable: the folder cannot be used, or lacks a dropped day.
+    :raises StoreUnavailable: the role of this connection may not do this; nothing was created.
     """
     with boundary():
         for copy in copies(connection).values():
@@ -161,7 +164,7 @@ def turn_on(connection: Connection, root: Path) -> None:
 
 
 def turn_off(connection: Connection) -> bool:
-    """From now on days are dropped without a copy; commits. Whether it was on."""
+    """Turn the archive off, so that days are dropped without a copy; commits. Whether it was on."""
     with boundary():
         done = connection.execute(delete(archive))
         look_at_once(connection)
@@ -170,7 +173,7 @@ def turn_off(connection: Connection) -> bool:
 
 
 def checked_root(connection: Connection, root: Path) -> Path:
-    """``root``, which is the archive of this store.
+    """Return ``root``, once it was checked to be the archive of this store.
 
     :raises ArchiveUnusable: it is not.
     """

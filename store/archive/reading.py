@@ -1,4 +1,4 @@
-"""Rows of days that were dropped, read from the archive: for questions about one transaction or message (H15)."""
+"""Read rows of dropped days from the archive, for queries about one transaction or message (H15)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from store.partitions import op_id_at
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-#: Octets of a message that are read: its annotations and properties are among them.
+#: The octets of a message that are read: they include its annotations and properties.
 FRONT_OCTETS: Final = 1 << 16
 _TABLE_OF: Final = {name: table for table, files in FILES.items() for name in files}
-#: An id says its time in milliseconds: so far around it the day is looked for.
+#: An id has its time in milliseconds: days are searched so far around it.
 _MOMENT: Final = timedelta(seconds=1)
 _MAKER: Final = ("id", "txn_id", "instance_id", "deliveries")
 _STEP: Final = (
@@ -38,31 +38,29 @@ _STEP: Final = (
 
 
 class Archived:
-    """The days that the store has dropped and archived, as of the connection's snapshot.
+    """Reads the days that the store has dropped and archived, as of the connection's snapshot.
 
-    A file is held against its SHA-256 before it is read, and is not touched if no row that is asked for can be in it;
-    of the files, which are sorted, only row groups are decoded that can have the ids.
+    A file is compared with its SHA-256 before it is read, and is not opened if it cannot have a requested row; of the
+    files, which are sorted, only row groups are decoded that can have the ids.
     """
 
     def __init__(self, connection: Connection, root: Path | None) -> None:
-        """``root``: the folder of the archive; None: it is not read, but :attr:`unread` has the days that were asked
-        for.
-        """
+        """``root``: the folder of the archive; None: it is not read, and :attr:`unread` collects the requested days."""
         self._root = root
         self._store = days.store_id(connection)
         self._copies = {key: copy for key, copy in days.copies(connection).items() if copy.dropped}
         self._whole: set[tuple[str, date]] = set()
         self.unread: set[date] = set()
-        #: of consumer groups that have deliveries in the rows read: their addresses and names
+        #: the addresses and names of the consumer groups that have deliveries in the rows read
         self.names: dict[int, tuple[str, str]] = {}
 
     @property
     def messages_read(self) -> list[date]:
-        """The days of which messages were looked for in the archive."""
+        """Return the days whose messages were searched in the archive."""
         return sorted(day for table, day in self._whole if table == "half")
 
     def decision(self, txn_id: UUID) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-        """The op that decided the transaction, and the deliveries that it accepted."""
+        """Return the op that decided the transaction, and the deliveries that it accepted."""
         import pyarrow.dataset as ds
 
         at = declared_at(txn_id.bytes)
@@ -72,8 +70,9 @@ class Archived:
         return (found[0], self._of_ops(found, low, high)) if found else None
 
     def retired_in(self, txn_id: UUID, low: datetime, high: datetime) -> list[dict[str, Any]]:
-        """The deliveries of ops of that time that the transaction has decided, besides its own op; with ``txn_id`` and
-        ``instance_id``.
+        """Return the deliveries that the transaction has decided by other ops than its own, with ids of that time.
+
+        Each has ``txn_id`` and ``instance_id`` of its op.
         """
         import pyarrow.dataset as ds
 
@@ -88,7 +87,9 @@ class Archived:
         return self._deliveries(low, high, ds.field("op_id").isin(covering)) if covering else []
 
     def deliveries(self, half_ids: Sequence[int], low: datetime, high: datetime) -> list[dict[str, Any]]:
-        """What ops with ids of that time say of the deliveries of messages; with ``txn_id`` and ``instance_id``."""
+        """Return the deliveries of these messages that ops with ids of that time cover, with the ops' ``txn_id`` and
+        ``instance_id``.
+        """
         import pyarrow.dataset as ds
 
         where = ds.field("half_id").isin(list(half_ids)) & _between("op_id", low, high)
@@ -100,8 +101,9 @@ class Archived:
     def halves(
         self, low: int, high: int, txn_id: UUID | None = None, address: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Messages with ids from ``low`` to below ``high``, in order: of a transaction, or at an address. ``front``:
-        the first octets, of ``octets`` in all.
+        """Yield messages with ids from ``low`` to below ``high``, in order: of a transaction, or at an address.
+
+        ``front``: the first octets, of ``octets`` in all.
         """
         import pyarrow.compute as pc
         import pyarrow.dataset as ds
@@ -149,7 +151,10 @@ class Archived:
                     yield from group.to_table(columns=some, filter=where, use_threads=False).to_pylist()
 
     def _check(self, root: Path, table: str, day: date) -> None:
-        """:raises ArchiveUnusable: the copy is not whole, or the folder is not the archive of this store."""
+        """Check a copy before its first use.
+
+        :raises ArchiveUnusable: the copy is not whole, or the folder is not the archive of this store.
+        """
         if not self._whole:
             check_root(root, self._store)
         if (table, day) not in self._whole:
@@ -164,7 +169,7 @@ def _with_makers(deliveries: Sequence[dict[str, Any]], ops: Sequence[dict[str, A
 
 
 def _between(column: str, low: datetime, high: datetime) -> ds.Expression:
-    """Of ops with ids of that time."""
+    """Return the condition that an op's id is of that time."""
     import pyarrow.dataset as ds
 
     return (ds.field(column) >= str(op_id_at(low))) & (ds.field(column) < str(op_id_at(high)))

@@ -1,4 +1,4 @@
-"""A day is brought back from the archive: its rows are in the store again, as they were (R35)."""
+"""Restore a day from the archive: its rows are in the store again, as they were (R35)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store.ids import begin_of, id_at
 from store.partitions import name_of, op_id_at
 from store.tables import SCHEMA
 
-#: From the temporary tables ``restored_<file>`` into the partition. A row that is there still stays as it is.
+#: Copies rows from the temporary tables ``restored_<file>`` into the partition. Existing rows stay unchanged.
 _INSERT: Final = {
     "half": """insert into {partition} (id, txn_id, address_id, message, posted_at, written_xid)
                select id, txn_id::uuid, address_id, message, posted_at, written_xid::text::xid8
@@ -40,8 +40,9 @@ _INSERT: Final = {
 
 
 def restore_day(connection: Connection, root: Path, day: date, hold: timedelta) -> dict[str, int]:
-    """Bring back the halves and ops of a day from the folder ``root``, for so long as ``hold``; commits. How many rows
-    came back, by table. In a block of :func:`store.archive.writing.alone`.
+    """Restore the halves and ops of a day from the folder ``root``, to be kept for ``hold``; commits.
+
+    Returns how many rows were restored, by table. Call it in a block of :func:`store.archive.writing.alone`.
 
     :raises ArchiveUnusable: the day is not archived, not dropped, or its copy is not whole.
     """
@@ -54,7 +55,7 @@ def restore_day(connection: Connection, root: Path, day: date, hold: timedelta) 
             raise ArchiveUnusable(f"{day.isoformat()} is not archived")
         if not any(copy.dropped for copy in found):
             raise ArchiveUnusable(f"{day.isoformat()} is not dropped: all its rows are in the store")
-        # all of it before anything is written
+        # all copies are checked before anything is written
         for copy in found:
             check_files(folder_of(root, copy.table, day), read_manifest(root, copy.table, day, copy.manifest))
         return {copy.table: _restore(connection, root, copy, hold) for copy in found if copy.dropped}
@@ -73,7 +74,7 @@ def _restore(connection: Connection, root: Path, copy: Copy, hold: timedelta) ->
     restored = connection.execute(text(_INSERT[copy.table].format(partition=partition))).rowcount
     until = connection.scalar(text("select now() + :hold"), {"hold": hold})
     assert isinstance(until, datetime)
-    # not what came to the day after it was dropped, which has no copy
+    # without rows that were added to the day after it was dropped, which have no copy
     live = days.keys(connection, copy.table, copy.day, f"pg_temp.restored_{copy.table}")
     days.note_live(connection, copy.table, copy.day, live, dropped=False, held_until=until)
     connection.commit()
@@ -93,7 +94,7 @@ def _load(connection: Connection, name: str, columns: Mapping[str, str], path: P
 
 
 def _make_partition(connection: Connection, copy: Copy) -> None:
-    """Make the partition of a day that retention has dropped, which the function ``make_day`` does not; commits."""
+    """Create the partition of a day that retention has dropped, which the function ``make_day`` does not; commits."""
     end = copy.day + timedelta(days=1)
     at = {"half": id_at, "op": op_id_at}[copy.table]
     name, parent = f"{SCHEMA}.{name_of(copy.table, copy.day)}", f"{SCHEMA}.{copy.table}"
@@ -110,7 +111,7 @@ def _make_partition(connection: Connection, copy: Copy) -> None:
 
 
 def _as_parent(parent: str, leaf: str) -> str:
-    """SQL that gives the partition ``leaf`` the rights and the trigger that ``make_day`` gives to those it makes."""
+    """Return SQL that gives the partition ``leaf`` the same privileges and trigger as ``make_day`` does."""
     return f"""do $$
 declare
   parent text := '{parent}';

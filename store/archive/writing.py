@@ -1,4 +1,4 @@
-"""A day of a table is copied into the archive: counted and summed in the database and, read back, in the files."""
+"""Copy a day of a table into the archive: counted and summed in the database and, read back, in the files."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from store.tables import SCHEMA
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A row group has as many rows at most, and about as many octets of messages: so much is in memory.
+#: The most rows of a row group, and about the most octets of its messages: so much is in memory.
 GROUP_ROWS: Final = 65_536
 GROUP_BYTES: Final = 8 << 20
 
-#: How a folder is called that is being written, or removed: none of these is ever read.
+#: The suffix of a folder that is being written, or removed: it is never read.
 _PARTIAL: Final = ".partial"
-#: and one that is left of another life of the store, as of before a back-up was restored
+#: The suffix of a folder left from another life of the store, such as before a back-up was restored.
 _ASIDE: Final = ".aside"
 
 _NAMES: Final = f"""
   left join {SCHEMA}.address a on a.id = {{address}} left join {SCHEMA}.removed_address r on r.id = {{address}}"""
-#: The rows of each file in the database, with the columns of :data:`store.archive.copies.FILES`; and their order.
+#: Selects the rows of each file, with the columns of :data:`store.archive.copies.FILES`; and their order.
 _ROWS: Final = {
     "half": f"""select h.id, h.txn_id::text as txn_id, h.address_id, coalesce(a.name, r.name) as address, h.message,
                        h.posted_at, h.written_xid::text::int8 as written_xid
@@ -75,7 +75,7 @@ _LATEST: Final = {"half": "posted_at", "op": "decided_at"}
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A day that is archived now."""
+    """The result of :func:`write_day`: an archived day, with the rows and octets of its copy."""
 
     table: str
     day: date
@@ -85,9 +85,9 @@ class Written:
 
 @contextmanager
 def alone(connection: Connection) -> Iterator[None]:
-    """One process at a time writes the archive of a store, or restores from it.
+    """Prevent other processes from writing the archive of the store, or restoring from it, during the block.
 
-    :raises ArchiveUnusable: another does now.
+    :raises ArchiveUnusable: another process does so now.
     """
     # lock order: c
     with boundary(), locks.over_commits(connection, "archived_day", "share update exclusive", at_once=True) as mine:
@@ -97,7 +97,7 @@ def alone(connection: Connection) -> Iterator[None]:
 
 
 def due(connection: Connection, policy: retention.Policy, before: date | None = None) -> list[tuple[str, date]]:
-    """The days that are not archived yet, of those that retention drops by now; ``before``: of all that are older."""
+    """Return the days not archived yet, of those that retention drops by now; ``before``: of all that are older."""
     with boundary():
         if before is None:
             old = retention.old_enough(connection, policy)
@@ -109,7 +109,7 @@ def due(connection: Connection, policy: retention.Policy, before: date | None = 
         for table, those in sorted(old.items()):
             for day in sorted(those):
                 copy = known.get((table, day))
-                # of a day that is dropped only what is archived is left, unless something came late: that stays
+                # a dropped day has only archived rows left, unless rows were added late: these stay
                 if copy is not None and copy.dropped:
                     continue
                 live = days.keys(connection, table, day)
@@ -120,16 +120,16 @@ def due(connection: Connection, policy: retention.Policy, before: date | None = 
 
 
 def write_day(connection: Connection, root: Path, table: str, day: date) -> Written:
-    """Archive a day in the folder ``root``, and note it; commits. In a block of :func:`alone`.
+    """Archive a day in the folder ``root``, and note it; commits. Call it in a block of :func:`alone`.
 
-    :raises ArchiveUnusable: it cannot be written, or what is read back is not what is in the table.
+    :raises ArchiveUnusable: it cannot be written, or the rows that are read back are not those of the table.
     """
     name = name_of(table, day)
     with boundary(), file_errors(root):
         connection.rollback()
         connection.execution_options(isolation_level="REPEATABLE READ")
         try:
-            # before the snapshot: so that the day is not emptied between the two
+            # locked before the snapshot, so that the day is not emptied between the two
             # lock order: 10
             connection.execute(text(f"lock table {SCHEMA}.{name} in access share mode"))
             manifest = _in_place(connection, _Day(connection, root, table, day))
@@ -146,7 +146,7 @@ def write_day(connection: Connection, root: Path, table: str, day: date) -> Writ
 
 
 class _Day:
-    """A day in the database, in one snapshot, and its place in the archive."""
+    """Reads a day in the database, in one snapshot; knows its folder in the archive."""
 
     def __init__(self, connection: Connection, root: Path, table: str, day: date) -> None:
         self.connection = connection
@@ -188,7 +188,7 @@ class _Day:
 
 
 def _in_place(connection: Connection, day: _Day) -> Manifest:
-    """The manifest of a whole copy of the day, which has its name now."""
+    """Write a copy of the day, or find a whole one, under its final name. Returns its manifest."""
     partial = day.folder.with_name(day.folder.name + _PARTIAL)
     day.folder.parent.mkdir(mode=0o700, exist_ok=True)
     sync(day.root)
@@ -201,7 +201,7 @@ def _in_place(connection: Connection, day: _Day) -> Manifest:
                 return left
             day.folder.rename(_aside(day.folder))
         else:
-            # it is noted, and rows came later: all of them are in the table still
+            # the day is noted, and rows were added later: all of them are still in the table
             assert not noted.dropped
             day.folder.rename(partial)
             shutil.rmtree(partial)
@@ -213,8 +213,9 @@ def _in_place(connection: Connection, day: _Day) -> Manifest:
 
 
 def _left_over(day: _Day) -> Manifest | None:
-    """The manifest of a copy that is there already, if it has the rows of the table, value by value: that of a run
-    which was stopped before the store noted it.
+    """Return the manifest of an existing copy, if it has the rows of the table, value by value.
+
+    Such a copy is left by a run that was stopped before the store noted it.
     """
     path = day.folder / MANIFEST
     try:
@@ -239,7 +240,7 @@ def _sums_of_files(table: str, folder: Path) -> dict[str, Sum]:
 
 
 def _aside(folder: Path) -> Path:
-    """A name that is free, and that nothing reads."""
+    """Return an unused name of a folder that is never read."""
     number = 1
     while (free := folder.with_name(f"{folder.name}{_ASIDE}-{number}")).exists():
         number += 1
@@ -272,7 +273,7 @@ def _written(day: _Day, partial: Path) -> Manifest:
 
 
 def _write_file(day: _Day, name: str, path: Path) -> None:
-    """Write the rows of a file as they come, a row group at a time."""
+    """Write the rows of a file as they are received, a row group at a time."""
     import pyarrow.parquet as pq
 
     schema = arrow_schema(FILES[day.table][name])

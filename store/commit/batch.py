@@ -1,4 +1,4 @@
-"""A batch: units fill the columns of one statement."""
+"""Collect a batch: units fill the columns of one statement."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 # Large messages: an SQL transaction of several statements writes each piece by piece, and PostgreSQL joins it.
 
-#: the table in which a large message is put together
+#: the temporary table in which the pieces of a large message are gathered
 _PIECES = "pg_temp.coordinator_piece"
-# not compressed, as in the half; PostgreSQL 15 cannot say it with the column
+# not compressed, as in the half; PostgreSQL 15 cannot declare it with the column
 MAKE_PIECES = f"""do $$ begin
   if to_regclass('{_PIECES}') is null then
     create temporary table coordinator_piece (number int4, octets bytea) on commit delete rows;
@@ -35,7 +35,7 @@ JOIN_PIECES = (
     f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
     f"select $1::int8, nullif($2::uuid, {NO_UUID}), $3::int4, string_agg(octets, '' order by number) from {_PIECES}"
 )
-#: a prefix, then the message of another half from some octet on
+#: inserts a half: a prefix, then the message of another half from some octet on
 COPY_HALF = (
     f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
     f"select $1::int8, nullif($2::uuid, {NO_UUID}), $3::int4, $4::bytea || substring(message from $6::int4 + 1) "
@@ -44,7 +44,7 @@ COPY_HALF = (
 
 
 class Step(NamedTuple):
-    """One statement."""
+    """One prepared statement and its parameters."""
 
     name: bytes
     sql: str
@@ -59,7 +59,7 @@ class LargeHalf(NamedTuple):
 
 
 class CopiedHalf(NamedTuple):
-    """``prefix``, then the message of the half ``source`` from octet ``start`` on."""
+    """A half that the store copies: ``prefix``, then the message of the half ``source`` from octet ``start`` on."""
 
     id: int
     txn_id: bytes
@@ -69,32 +69,29 @@ class CopiedHalf(NamedTuple):
     start: int
 
 
-# What succeeds or fails by itself.
-
-
 class Unit(Protocol):
-    """What succeeds or fails by itself."""
+    """One independent change in a batch: it is committed or refused alone."""
 
     @property
     def owner(self) -> object:
-        """The connection that it belongs to, or None. Where many units wait, connections take turns."""
+        """Return the connection that the unit belongs to, or None. Where many units wait, connections take turns."""
 
     def write(self, batch: Batch) -> None:
-        """Add the rows. It is called again for another batch if the store refused this one because of another unit."""
+        """Add the unit's rows. Called again with a new batch if the store refused this one because of another unit."""
 
     def durable(self) -> None:
-        """The rows are committed and flushed."""
+        """Called when the rows are committed and flushed."""
 
     def refused(self, error: StoreError) -> None:
-        """The store has refused the rows; none of them is there."""
+        """Called when the store has refused the rows; it has none of them."""
 
 
-#: An op of the same id may be that of another instance, which decided first: the other columns tell them apart.
+#: An op of the same id may come from another instance, which decided first: the other columns distinguish them.
 _PROBE_OP = (
     f"select exists (select from {SCHEMA}.op where id = $1::uuid and decision = $2::text "
     "and coalesce(reason, '') = $3::text and instance_id = $4::int4)"
 )
-#: whether all are decided so
+#: selects whether all these transactions have these decisions, with these reasons, by this instance
 _PROBE_DECIDED = (
     "select not exists (select from unnest($1::uuid[], $2::text[], $3::text[]) u(t, d, r) where not exists "
     f"(select from {SCHEMA}.op where id = t and decision = d and coalesce(reason, '') = r and instance_id = $4::int4))"
@@ -104,7 +101,7 @@ _PROBE_MARK = f"select exists (select from {SCHEMA}.batch_mark where instance_id
 
 
 class Undecided(NamedTuple):
-    """A row of the store's list of undecided transactions. Times in microseconds since 2000-01-01 UTC."""
+    """A row of the store's list of undecided transactions. Times are in microseconds since 2000-01-01 UTC."""
 
     owner: bytes
     declared: int
@@ -114,7 +111,7 @@ class Undecided(NamedTuple):
 
 
 class Back(NamedTuple):
-    """A held entry that stays: the columns of the part ``back``."""
+    """A held entry that is kept with other counts: the columns of the part ``back``."""
 
     group: int
     id: int
@@ -128,7 +125,7 @@ class Back(NamedTuple):
 
 
 class Batch:
-    """Columns of one statement, filled by units."""
+    """Gathers the rows of units as the columns of one statement."""
 
     __slots__ = (
         "attempts",
@@ -186,17 +183,18 @@ class Batch:
     )
 
     def __init__(self) -> None:
-        #: counts the batches of this instance; and how often this one was sent in vain
+        #: number of the batch at this instance; and how often sending it has failed
         self.number = self.attempts = 0
         #: when it was sent for the first time, by the monotonic clock
         self.begun = 0.0
-        #: its connection was lost last as the server is closing, or takes nothing for now; and its SQLSTATE, or nothing
+        #: True if its connection was last lost because the server is closing, or refuses writes for now; and the
+        #: SQLSTATE of that, or an empty string
         self.ended_by_server, self.refused_with = False, ""
         self.units: list[Unit] = []
         #: rows that the statement writes and deletes: halves, entries of a fan-out, retirements, ops except plain
         #: commits
         self.rows = self.octets = 0
-        #: the partitions of its days were missing, and were made once
+        #: True if partitions of its days were missing, and were created once
         self.days_made = False
         self.half_ids: list[int] = []
         self.half_txns: list[bytes] = []
@@ -237,17 +235,17 @@ class Batch:
         self.op_hi: list[int] = []
         self.covered_halves: list[int] = []
         self.covered_groups: list[int] = []
-        #: None: it has nothing of checkable transactions
+        #: None: it has no rows of checkable transactions
         self.checkable: CheckableRows | None = None
         self.registered: dict[bytes, Undecided] = {}
         self.forgotten: list[bytes] = []
-        #: groups with entries that other instances may want, or addresses (negated); the lowest of their ids
+        #: groups with entries that other instances may lease, or addresses (negated); the lowest of their ids
         self.wake: dict[int, int] = {}
-        #: message groups with entries that other instances may want: consumer group and key
+        #: message groups with entries that other instances may lease: consumer group and key
         self.wake_keys: set[tuple[int, int]] = set()
 
     def half(self, half_id: int, txn_id: bytes, address_id: int, message: Octets) -> None:
-        """``txn_id``: 16 octets, or :data:`NO_TXN`."""
+        """Add a half. ``txn_id``: 16 octets, or :data:`NO_TXN`."""
         size = len(message)
         self.rows += 1
         self.octets += size
@@ -262,8 +260,9 @@ class Batch:
     def columns(
         self, half_ids: Sequence[int], txn_id: bytes, address_id: int, messages: Sequence[Octets], group_id: int
     ) -> None:
-        """Halves of at most :data:`LARGE` octets, all of one transaction for one queue, and the entry of each, which is
-        plain and not leased: as :meth:`half` and :meth:`entry` of each of them.
+        """Add several halves of one transaction for one queue, each with a plain entry that is not leased.
+
+        It does what :meth:`half` and :meth:`entry` do for each. No message may have more than :data:`LARGE` octets.
         """
         count = len(half_ids)
         self.rows += count
@@ -278,12 +277,12 @@ class Batch:
         self.entry_leases += [0] * count
 
     def copied_half(self, half: CopiedHalf) -> None:
-        """A large message that the store copies from another half."""
+        """Add a large message that the store copies from another half."""
         self.octets += len(half.prefix)
         self.large.append(half)
 
     def entry(self, address_id: int, group_id: int, entry_id: int, lease: int, terms: DeliveryTerms) -> None:
-        """The one entry of a half with the same id: of a queue, in its default group."""
+        """Add the only entry of a queue's half: it has the half's id and is in the queue's default group."""
         self.queue_addresses.add(address_id)
         if terms is PLAIN:
             self.entry_groups.append(group_id)
@@ -298,7 +297,7 @@ class Batch:
     def fan(
         self, address_id: int, entry_id: int, terms: DeliveryTerms, groups: int, without: Iterable[int] = ()
     ) -> None:
-        """An entry for each group of the address except those ``without``. ``groups``: about how many it has."""
+        """Add an entry for each group of the address except ``without``. ``groups``: about how many groups it has."""
         self.rows += groups
         for group_id in without:
             self.left_out_ids.append(entry_id)
@@ -309,7 +308,7 @@ class Batch:
 
     @property
     def has_single_rows(self) -> bool:
-        """Whether it has at most one half, plain entry, retirement, plain commit and other op: a lone client's."""
+        """Whether the batch has at most one half, plain entry, deleted entry, plain commit and other op each."""
         return (
             len(self.half_ids) <= 1
             and len(self.entry_ids) <= 1
@@ -319,8 +318,9 @@ class Batch:
         )
 
     def tell(self, group_id: int, lowest: int) -> None:
-        """Notify the other instances that the group (or an address, negated) has entries from this id on that are not
-        leased.
+        """Notify the other instances of entries that are not leased, from the id ``lowest`` on.
+
+        ``group_id``: their group, or their address, negated.
         """
         self.wake[group_id] = min(lowest, self.wake.get(group_id, lowest))
 
@@ -331,7 +331,7 @@ class Batch:
         self.gone_ids.append(entry_id)
 
     def all_gone(self, group_ids: Sequence[int], entry_ids: Sequence[int]) -> None:
-        """The same of several: the group and the id of each."""
+        """Delete several held entries: the group and the id of each. Refused as by :meth:`gone`."""
         self.rows += len(entry_ids)
         self.gone_groups += group_ids
         self.gone_ids += entry_ids
@@ -348,8 +348,10 @@ class Batch:
         annotations: bytes = b"",
         available: int = BEFORE,
     ) -> None:
-        """Keep a held entry, with other counts or lease. ``failed``: the reason, on its way to the dead letters.
-        ``available``: not delivered before that time, in microseconds since 2000.
+        """Keep a held entry, with other counts or another lease.
+
+        ``failed``: the reason why it becomes a dead letter, or an empty string. ``available``: the time before which it
+        is not delivered, in microseconds since 2000.
         """
         self.rows += 1
         why, counts = octets_of(failed), (min(attempts, LARGEST_COUNT), min(failures, LARGEST_COUNT))
@@ -357,14 +359,14 @@ class Batch:
         self.octets += len(annotations)
 
     def share(self, group_id: int, held: Iterable[int]) -> None:
-        """Give up a group that is held whole. ``held``: ids of the entries that stay leased to this instance."""
+        """Release a group that is held whole. ``held``: ids of the entries that stay leased to this instance."""
         self.shared_groups.append(group_id)
         for entry_id in held:
             self.pinned_groups.append(group_id)
             self.pinned_ids.append(entry_id)
 
     def yield_entry(self, group_id: int, entry_id: int, *, attempts: int = NEVER_HAD) -> None:
-        """Return a held entry to the store undecided. ``attempts``: its, where a link had it."""
+        """Return a held entry to the store undecided. ``attempts``: its attempts, if it was delivered to a link."""
         self.rows += 1
         self.yielded_groups.append(group_id)
         self.yielded_ids.append(entry_id)
@@ -380,7 +382,7 @@ class Batch:
         posted: int = -1,
         covers: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """``covers``: (half id, group id) of the deliveries decided."""
+        """Add an op. ``covers``: (half id, group id) of the deliveries decided."""
         self.rows += 1
         self.op_ids.append(op_id)
         self.op_decisions.append(decision)
@@ -396,7 +398,7 @@ class Batch:
         self.op_hi.append(len(halves))
 
     def check_back(self) -> CheckableRows:
-        """The rows of checkable transactions, to be added to."""
+        """Return the batch's rows of checkable transactions, for the caller to add one."""
         self.rows += 1
         if self.checkable is None:
             self.checkable = CheckableRows()
@@ -407,12 +409,12 @@ class Batch:
         self.registered[txn_id] = undecided
 
     def forget(self, txn_id: bytes) -> None:
-        """A registered transaction is decided."""
+        """Remove a decided transaction from the store's list."""
         if self.registered.pop(txn_id, None) is None:
             self.forgotten.append(txn_id)
 
     def days(self) -> set[date]:
-        """The days of its halves and ops, by their ids."""
+        """Return the days of the batch's halves and ops, by their ids."""
         halves = [*self.half_ids, *(half.id for half in self.large)]
         return {moment_of(each).date() for each in halves} | {
             declared_at(each).date() for each in (*self.commit_ids, *self.op_ids, *self._decided)
@@ -423,7 +425,7 @@ class Batch:
         return () if self.checkable is None else [*self.checkable.decided_ids, *self.checkable.settled]
 
     def large_steps(self) -> Iterator[Step]:
-        """Steps that write the large messages, for one SQL transaction. Each piece is read when its step is taken."""
+        """Yield the steps of one SQL transaction that write the large messages. A piece is read when its step runs."""
         for half in self.large:
             own = (half.id.to_bytes(8, "big"), half.txn_id, half.address_id.to_bytes(4, "big"))
             if isinstance(half, CopiedHalf):
@@ -437,18 +439,19 @@ class Batch:
 
     @property
     def traceless(self) -> bool:
-        """Whether it changes entries, and adds no row that would show that it was committed."""
+        """Whether the batch changes entries, and adds no row that would prove that it was committed."""
         held = self.checkable is not None and self.checkable.retired
         changes = self.gone_ids or self.backs or self.yielded_ids or self.shared_groups or self.pinned_ids
         return bool(changes or held) and not (self.commit_ids or self.op_ids or self.half_ids or self.large)
 
     def probe(self, instance_id: int) -> Step | None:
-        """A statement that asks for a row which exists if, and only if, this batch was committed. None: no such row, it
-        may be sent again.
+        """Return a statement that selects whether a row exists which only this batch, once committed, has written.
 
-        What a rival could have written as well comes last: another connection of the producer group may have decided
-        checkable transactions at this instance with the same words. Where nothing else was written, it does not matter
-        by which of the two they are all decided so.
+        None: there is no such row, and the batch may be sent again.
+
+        Rows that a rival could have written as well are probed last: another connection of the producer group may have
+        made the same decisions on checkable transactions at this instance. If the batch writes nothing else, it does
+        not matter which of the two has made them.
         """
         me = instance_id.to_bytes(4, "big")
         if self.half_ids:

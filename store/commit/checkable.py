@@ -1,5 +1,6 @@
-"""What a batch writes of checkable transactions: their halves, which wait in the store, the entries of what they have
-retired, which they hold there, and their decisions.
+"""Collect the rows of checkable transactions in a batch.
+
+These are their halves, which wait in the store, their retirements, whose entries they hold there, and their decisions.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ if TYPE_CHECKING:
     from store.commit.terms import DeliveryTerms
 
 
-#: the most halves in a transaction's row: PostgreSQL compresses rows above 2 kB, or moves arrays out of them
+#: the most halves in a transaction's row: PostgreSQL compresses rows above 2 kB, or moves their arrays elsewhere
 MOST_IN_ROW = 100
-#: the most failed deliveries that an entry counts
+#: the highest count of an entry's attempts or failures
 LARGEST_COUNT = 32767
-#: attempts of an entry that no link has had
+#: attempts of an entry that was delivered to no link
 NEVER_HAD = -1
 
 
 class Declared(NamedTuple):
-    """The row of a checkable transaction. Times in microseconds since 2000-01-01 UTC."""
+    """The row of a checkable transaction. Times are in microseconds since 2000-01-01 UTC."""
 
     owner: bytes
     declared: int
@@ -37,33 +38,34 @@ class Declared(NamedTuple):
 
 
 class Retired(NamedTuple):
-    """What a commit makes of a delivery that is retired in a checkable transaction; and a rollback, if its consumer is
-    gone.
+    """A delivery that is retired in a checkable transaction: how a commit changes its entry.
+
+    It also has the reason of the dead letter that a rollback may make of it, if its consumer is gone.
     """
 
-    #: of its op: ``accept``, ``reject``, ``modify``, or ``release``, which has none
+    #: the decision of its op: ``accept``, ``reject``, ``modify``, or ``release``, which writes no op
     decision: bytes
     reason: str
-    #: of the entry from then on, and ``failures``
+    #: the new count of the entry, as is ``failures``
     attempts: int
     failed: str
     annotations: bytes
-    #: before the next delivery
+    #: pause before the next delivery
     wait_ms: int
-    #: why it is a dead letter after one failed delivery more; empty: it is none
+    #: why it becomes a dead letter if one more delivery fails; empty: it does not
     undo_failed: str
     failures: int
 
 
 class Settled(NamedTuple):
-    """A commit by the owner: its halves, and the ids of their entries."""
+    """A transaction that its owner commits: its halves, and the ids of their entries."""
 
-    #: those in the transaction's row, in its order; their queue, and its default group
+    #: the halves in the transaction's row, in its order; their queue, and its default group
     halves: list[int]
     entries: list[int]
     address: int
     group: int
-    #: those that have rows of their own
+    #: the halves that have rows of their own
     pended: list[int]
     pended_entries: list[int]
 
@@ -73,7 +75,7 @@ class Settled(NamedTuple):
 
 
 class CheckableRows:
-    """Columns of one statement, as those of :class:`store.commit.batch.Batch`."""
+    """Gathers the rows of checkable transactions as columns, as :class:`store.commit.batch.Batch` does the others."""
 
     __slots__ = (
         "addresses",
@@ -113,10 +115,10 @@ class CheckableRows:
         self.left_out_lo: list[int] = []
         self.left_out_hi: list[int] = []
         self.declared: dict[bytes, Declared] = {}
-        #: those whose rows may be in the store already
+        #: transactions whose rows may be in the store already
         self.listed: dict[bytes, Declared] = {}
         self.enlisted: dict[bytes, None] = {}
-        #: with the number of the connection; 0: it is gone
+        #: transactions whose control link is detached, with the number of the connection; 0: it is closed
         self.orphaned: dict[bytes, int] = {}
         self.overdue: list[bytes] = []
         self.decided_ids: list[bytes] = []
@@ -130,18 +132,18 @@ class CheckableRows:
         self.row_address: dict[bytes, int] = {}
         #: transactions that their owner commits
         self.settled: dict[bytes, Settled] = {}
-        #: addresses that halves or commits of this batch go to; they must be there
+        #: addresses that halves or commits of this batch post to; they must exist
         self.addresses: set[int] = set()
         #: by transaction, group and entry
         self.retired: dict[tuple[bytes, int, int], Retired] = {}
         self.replaced: dict[tuple[bytes, int, int], Retired] = {}
-        #: transactions of whose retirements this instance has nothing in memory any more
+        #: transactions whose retired deliveries this instance no longer has in memory
         self.let_go: list[bytes] = []
-        #: those that another process has rolled back
+        #: transactions that another process has rolled back
         self.owed: list[bytes] = []
 
     def pend(self, txn_id: bytes, half_id: int, address_id: int, terms: DeliveryTerms, left_out: Sequence[int]) -> None:
-        """A half waits for the decision, in a row of its own. ``left_out``: groups that do not get it."""
+        """Add a half that waits for the decision in a row of its own. ``left_out``: groups that do not get it."""
         self.pending_txns.append(txn_id)
         self.pending_halves.append(half_id)
         self.pending_addresses.append(address_id)
@@ -152,15 +154,17 @@ class CheckableRows:
         self.left_out_hi.append(len(self.left_out))
 
     def declare(self, txn_id: bytes, declared: Declared, *, new: bool = False) -> None:
-        """The transaction has its first half. The batch is refused if it is decided already. ``new``: this instance has
-        never sent its row to the store, which costs less.
+        """Add the row of a transaction that has its first half. The batch is refused if it is decided already.
+
+        ``new``: this instance has never sent the row to the store; then the statement costs less.
         """
         (self.declared if new else self.listed)[txn_id] = declared
 
     def pend_in_row(self, txn_id: bytes, half_id: int, address_id: int) -> bool:
-        """A half of plain terms, for a queue with one group, waits for the decision in the transaction's row. False: it
-        needs a row of its own, as this batch does not add the transaction's, or that has halves of another address, or
-        as many as it can.
+        """Add a half of plain terms, for a queue with one group, to its transaction's row, where it can.
+
+        False: the half needs a row of its own, as this batch does not add the transaction's row, or that row has halves
+        of another address, or is full.
         """
         if txn_id not in self.declared or self.row_address.setdefault(txn_id, address_id) != address_id:
             return False
@@ -172,35 +176,39 @@ class CheckableRows:
         return True
 
     def enlist(self, txn_id: bytes) -> None:
-        """It has another half. The batch is refused if it is decided already."""
+        """Note that the transaction has another half. The batch is refused if it is decided already."""
         self.enlisted[txn_id] = None
 
     def retire(self, txn_id: bytes, group_id: int, entry_id: int, retired: Retired, *, first: bool) -> None:
-        """The transaction holds an entry that this instance has leased. The batch is refused if it has not, or if the
-        transaction is decided already. ``first``: False where it holds the entry, and another outcome comes.
+        """Let the transaction hold an entry that this instance has leased.
+
+        The batch is refused if the instance has not leased it, or if the transaction is decided already. ``first``:
+        False if the transaction holds the entry already, and its outcome is replaced.
         """
         (self.retired if first else self.replaced)[txn_id, group_id, entry_id] = retired
 
     def decide(
         self, txn_id: bytes, decision: bytes, reason: str, halves: Sequence[int] = (), entries: Sequence[int] = ()
     ) -> None:
-        """The batch is refused if it is decided already. ``halves``: all of a transaction that commits; ``entries``:
-        the ids of their entries.
+        """Decide a transaction. The batch is refused if it is decided already.
+
+        ``halves``: all of a transaction that commits; ``entries``: the ids of their entries.
         """
         self.decided_ids.append(txn_id)
         self.decisions.append(decision)
         self.reasons.append(arrays.octets_of(reason))
-        if decision == b"commit" and not halves:  # none, which is not the same as not known
+        if decision == b"commit" and not halves:  # it has none; an empty list would mean that they are not known
             halves = entries = (0,)
         self.owners += [txn_id] * len(halves)
         self.halves += halves
         self.entries += entries
 
     def settle(self, txn_id: bytes, settled: Settled, addresses: Iterable[int]) -> None:
-        """As :meth:`decide`, for a commit by the owner that has retired nothing and leaves out no group: it costs less.
-        ``addresses``: of the halves.
+        """Commit a transaction for its owner, if it has retired nothing and leaves out no group.
+
+        It does what :meth:`decide` does, and costs less. ``addresses``: of the halves.
         """
-        if not settled.posted:  # that it has none is left to the function to see
+        if not settled.posted:  # the SQL function verifies that it has no halves
             self.decide(txn_id, b"commit", "")
             return
         self.settled[txn_id] = settled
@@ -208,16 +216,16 @@ class CheckableRows:
 
     @property
     def changed(self) -> set[bytes]:
-        """Transactions whose rows change, where they are there."""
+        """Return the transactions whose rows this batch changes, where they exist."""
         return {*self.listed, *self.orphaned, *self.overdue, *self.decided_ids, *self.settled}
 
     @property
     def named(self) -> set[bytes]:
-        """Transactions whose rows are locked."""
+        """Return the transactions whose rows this batch locks."""
         return self.changed.union(self.declared, self.enlisted)
 
     def wanted(self) -> tuple[bytes, bytes, bytes]:
-        """Transactions, decisions and reasons of the ops that this batch writes."""
+        """Return the transactions, decisions and reasons of the ops that this batch writes, as binary arrays."""
         settled = len(self.settled)
         return (
             arrays.uuid([*self.decided_ids, *self.settled]),
@@ -227,7 +235,7 @@ class CheckableRows:
 
 
 def add_parts(rows: CheckableRows, names: list[str], parameters: list[bytes]) -> None:
-    """The parts for which there are rows, and their parameters."""
+    """Add the parts for which there are rows, and their parameters."""
     if changed := rows.changed:
         names.append("free")
         parameters.append(arrays.uuid(sorted(changed)))
@@ -269,7 +277,7 @@ def add_parts(rows: CheckableRows, names: list[str], parameters: list[bytes]) ->
 
 
 def _add_posted(rows: CheckableRows, names: list[str], parameters: list[bytes]) -> None:
-    """Halves, and the rows of transactions whose first they are."""
+    """Add the parts of halves, and of the rows of transactions that have their first half."""
     if rows.pending_halves:
         names.append("pending")
         expires, available, priorities, message_groups = map(list, zip(*rows.terms, strict=True))
@@ -296,7 +304,7 @@ def _add_posted(rows: CheckableRows, names: list[str], parameters: list[bytes]) 
 
 
 def _slices(lists: Iterable[Sequence[int]]) -> tuple[bytes, bytes, bytes]:
-    """Where each list begins and ends in an array of them all, and that array."""
+    """Return where each list begins and ends in an array of all of them, and that array."""
     together: list[int] = []
     starts: list[int] = []
     ends: list[int] = []
@@ -325,7 +333,7 @@ def _declared(rows: Mapping[bytes, Declared]) -> tuple[bytes, ...]:
 
 
 def _hand_over_settled(rows: CheckableRows) -> None:
-    """Where the function decides others, it decides all: rivals lock all of theirs in one order, too."""
+    """Let the SQL function decide all transactions if it decides any: rivals lock theirs in one order, too."""
     for txn_id, settled in rows.settled.items():
         halves, entries = (*settled.halves, *settled.pended), (*settled.entries, *settled.pended_entries)
         rows.decide(txn_id, b"commit", "", halves, entries)
@@ -333,7 +341,7 @@ def _hand_over_settled(rows: CheckableRows) -> None:
 
 
 def _add_settled(rows: CheckableRows, names: list[str], parameters: list[bytes]) -> None:
-    """Their rows are locked in the order of ids, as when several are decided."""
+    """Add the parts of settled transactions. Rows are locked in the order of ids, as when several are decided."""
     names += ("settled", "concluded")
     listed = sorted(rows.settled.items())
     starts, ends, halves = _slices(settled.halves for _, settled in listed)
@@ -365,7 +373,7 @@ def _add_settled(rows: CheckableRows, names: list[str], parameters: list[bytes])
 
 
 def _keys(rows: Mapping[tuple[bytes, int, int], Retired]) -> tuple[bytes, bytes, bytes]:
-    """Transactions, groups and entries."""
+    """Return the transactions, groups and entries of ``rows`` as binary arrays."""
     txns, groups, entries = zip(*rows, strict=True)
     return arrays.uuid(txns), arrays.int4(groups), arrays.int8(entries)
 

@@ -1,15 +1,15 @@
-"""The group commit: everything that waits at the end of a turn goes to PostgreSQL as one statement.
+"""Commit in groups: all units that wait at the end of a turn are sent to PostgreSQL as one statement.
 
-A *unit* succeeds or fails by itself: one transaction's decision, one plain post, the settlements of one link. Units
-write themselves into a :class:`Batch` of parallel columns. One batch is under way at a time, and the next gathers
-meanwhile. The statement is one SQL transaction, so one flush to disk serves many units. Each unit's ``durable()`` is
-called after the flush, or its ``refused(error)`` when the store will never take it.
+A *unit* is committed or refused alone: one transaction's decision, one plain post, the settlements of one link. Units
+write themselves into a :class:`Batch` of parallel columns. One batch is under way at a time; meanwhile units are added
+to the next. The statement is one SQL transaction, so one flush to disk serves many units. Each unit's ``durable()`` is
+called after the flush, or its ``refused(error)`` when the store will never accept it.
 
 The statement is composed of the parts for which the batch has rows. It is prepared once per combination; when there are
-many, all are dropped.
+many, all are deallocated.
 
-Where more waits than a batch takes, connections take turns, so that no connection waits for the whole backlog of
-another.
+Where more units wait than a batch may hold, connections take turns, so that no connection waits for the whole backlog
+of another.
 
 Large messages (:data:`store.spool.LARGE`) are not in the statement, which would be in memory as a whole, here and in
 PostgreSQL. A batch that has some is an SQL transaction of several statements: each large message is written piece by
@@ -63,13 +63,13 @@ MOST_STATEMENTS = 200
 
 
 class Statements:
-    """The statements that the batches' connection has prepared, and the steps of the batch under way."""
+    """Prepares and runs the batch statements on one connection; keeps the remaining steps of the batch under way."""
 
     def __init__(self, connection: Connection, instance_id: int) -> None:
         self._connection = connection
         self._instance_id = instance_id
         self._known: dict[tuple[str, ...], tuple[bytes, str]] = {}
-        #: statements so far: no two have the same name
+        #: statements composed so far: it makes their names unique
         self._composed = 0
         #: the remaining steps of a batch of several statements
         self._steps: Iterator[Step] = iter(())
@@ -78,8 +78,9 @@ class Statements:
         return len(self._known)
 
     def execute(self, batch: Batch, parts: tuple[str, ...], parameters: list[bytes], answered: Answer) -> None:
-        """``parts``, ``parameters``: of the batch. ``answered`` is called when the batch is committed, or with the
-        reason why it is not.
+        """Run the batch as its statement of ``parts`` with ``parameters``.
+
+        ``answered`` is called when the batch is committed, or with the error if it is not.
         """
         known = self._known.get(parts)
         if known is None:
@@ -123,21 +124,21 @@ def _steps_of(batch: Batch, statement: Step) -> Iterator[Step]:
     yield Step(b"commit", "commit")
 
 
-# Units that wait for a batch: those of one connection in order, the connections in turns.
+# Units that wait for a batch: units of one connection are taken in order, connections in turns.
 
-#: memory of a unit that waits, without its messages
+#: memory of a waiting unit, without its messages
 _UNIT_OCTETS = 512
 
 
 class Line:
-    """The units of one connection that wait. ``held``: it gets no turn for now."""
+    """Holds the waiting units of one connection. ``held``: the connection gets no turn for now."""
 
     __slots__ = ("had", "held", "number", "owner", "units")
 
     def __init__(self, owner: object, number: int, had: float) -> None:
         self.owner = owner
         self.number = number
-        #: the shares of batches it has had: the connection with the least has the turn
+        #: the sum of its shares of batches: the connection with the least has the turn
         self.had = had
         self.held = False
         self.units: deque[tuple[Unit, int]] = deque()
@@ -147,12 +148,12 @@ class Line:
 
 
 class Turns:
-    """``count``: units that wait; ``octets``: of them, with their messages.
+    """Holds the waiting units of all connections and chooses whose unit is next.
 
-    The connection that has had the least has the turn. A new one begins with what the last one had when its turn came
-    (start-time fair queueing): it waits for no backlog, and does not catch up on time without units. A connection whose
-    last unit was taken keeps its count until those that wait have had as much: otherwise it would come before them each
-    time.
+    ``count``: waiting units; ``octets``: their memory, with their messages. The connection with the smallest sum of
+    shares has the turn. A new one starts from the sum that the last one had at its turn (start-time fair queueing): it
+    waits for no backlog, and gains nothing from the time it had no units. A connection whose last unit was taken keeps
+    its sum until the waiting ones have reached it: otherwise it would precede them each time.
     """
 
     __slots__ = ("_numbers", "_reached", "_turn", "count", "lines", "octets", "ready")
@@ -160,12 +161,12 @@ class Turns:
     def __init__(self) -> None:
         self.count = 0
         self.octets = 0
-        #: a heap: the lines that may have a turn; the first has something waiting
+        #: a heap: the lines that may have a turn; the first has a waiting unit
         self.ready: list[Line] = []
-        #: of connections that have units waiting, are held, or have had more than one that waits
+        #: lines of connections that have waiting units, are held, or have a greater sum than one that waits
         self.lines: dict[object, Line] = {}
         self._numbers = count()
-        #: what the connection of the last turn had had before it
+        #: the sum of shares that the connection of the last turn had before it
         self._reached = 0.0
         self._turn: Line | None = None
 
@@ -181,7 +182,7 @@ class Turns:
         return line
 
     def add(self, unit: Unit, octets: int) -> None:
-        """``octets``: of the messages that the unit holds."""
+        """Add a unit behind those of its connection. ``octets``: size of the messages that the unit holds."""
         line = self.lines.get(unit.owner)
         if line is None:
             line = self._new(unit.owner)
@@ -191,7 +192,7 @@ class Turns:
         self.octets += octets + _UNIT_OCTETS
 
     def take(self) -> Unit:
-        """The next unit of the connection whose turn it is; :meth:`charge` ends the turn. There must be one."""
+        """Take the next unit of the connection whose turn it is; :meth:`charge` ends the turn. A unit must wait."""
         line = self._turn = heappop(self.ready)
         self._reached = line.had
         unit, octets = line.units.popleft()
@@ -200,7 +201,7 @@ class Turns:
         return unit
 
     def charge(self, share: float) -> None:
-        """The unit just taken is so large a share of a batch."""
+        """End the turn: add ``share``, the part of a batch that the taken unit fills, to its connection's sum."""
         line = self._turn
         assert line is not None
         line.had += share
@@ -211,13 +212,13 @@ class Turns:
         self._forget()
 
     def _forget(self) -> None:
-        """Forget lines with nothing waiting whose turn has come."""
+        """Forget lines whose turn has come and that have no waiting units."""
         ready = self.ready
         while ready and not ready[0].units:
             del self.lines[heappop(ready).owner]
 
     def hold(self, owner: object, units: Sequence[Unit]) -> None:
-        """A connection gets no turn for now. Its ``units``, which were taken before, come first afterwards."""
+        """Give a connection no turn for now. ``units``, which were taken from it before, are its first afterwards."""
         line = self.lines.get(owner) or self._new(owner)
         line.held = True
         line.units.extendleft((unit, 0) for unit in reversed(units))
@@ -239,23 +240,25 @@ log = structlog.get_logger(__name__)
 PROBE_RETRY_SECONDS = 1.0
 
 _MAKE_DAYS = f"select {SCHEMA}.make_day(day::date) from unnest(string_to_array($1::text, ',')) day"
-#: A commit that can be seen may still wait for the disk or for its standby: this one comes after it.
+#: A commit that is visible may still wait for the disk or for its standby: this statement commits after it.
 _FLUSH = Step(b"flush", "select pg_logical_emit_message(true, 'coordinator', '')")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Limits:
-    """The most that one batch takes: rows of messages and retirements, and bytes of messages."""
+    """The most that one batch may hold: rows of messages and retirements, and bytes of messages."""
 
     messages: int = 2000
     octets: int = 4 << 20
-    #: bytes of messages that wait for a batch; with more, posters are asked to stop
+    #: bytes of messages that may wait for a batch; above it, nothing is read from peers
     waiting_octets: int = 64 << 20
 
 
 class GroupCommit:
-    """Takes units, commits them in batches, answers each. ``fenced``: called when the store takes no more from this
-    instance, which others have given up; undecided transactions stay so, and no unit is answered.
+    """Commits units in batches, one batch at a time, and answers each unit.
+
+    ``fenced``: called when the store accepts nothing more from this instance, because others have given it up;
+    undecided transactions stay undecided, and no unit is answered.
     """
 
     def __init__(self, loop: Loop, url: str, instance_id: int, limits: Limits, fenced: Callable[[], None]) -> None:
@@ -267,19 +270,19 @@ class GroupCommit:
         self._statements = Statements(self._connection, instance_id)
         self._under_way: Batch | None = None
         self._backend = NO_BACKEND
-        self._looked_up = 0.0  # when the batch was begun that the log told last as in doubt
+        self._looked_up = 0.0  # the ``begun`` of the batch in doubt that was logged last
         self._lost_backend = LostBackend(loop, self._connection)
         self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
         self._answering = False
         self._sending = False
         self._rescue = Rescue(loop, self)
-        #: the last batch was one of connections without a part in what is sent again
+        #: True if the last batch had only units of connections that have no part to be sent again
         self._aside = False
         self._waiting = Turns()
         self._next = Batch()
         self._sent = 0
         self.rows = 0
-        #: batches that were committed, by rows and by the time from the first statement to the answer
+        #: committed batches by rows, and by the time from the first statement to the answer
         self.sizes = Histogram(BATCH_ROWS)
         self.times = Histogram(COMMIT_SECONDS)
 
@@ -301,35 +304,35 @@ class GroupCommit:
 
     @property
     def waits(self) -> tuple[float, str]:
-        """Seconds that the batch under way has waited, or 0; and the SQLSTATE with which it was refused last."""
+        """Return the seconds that the batch under way has waited, or 0, and the SQLSTATE of its last refusal."""
         batch = self._under_way
         return (0.0, "") if batch is None else (time.monotonic() - batch.begun, batch.refused_with)
 
     @property
     def congested(self) -> bool:
-        """More waits than two batches hold: grant no more credit."""
+        """Whether more waits than two batches hold: then grant no more credit."""
         return self._waiting.count > self._limits.messages or self.overfull
 
     @property
     def overfull(self) -> bool:
-        """Too many octets wait: do not read what peers send, even with credit."""
+        """Whether too many octets wait: then do not read what peers send, even with credit."""
         return self._waiting.octets > self._limits.waiting_octets
 
     @property
     def crowded(self) -> bool:
-        """So much waits that connections take turns: a unit added now may not be in the next batch."""
+        """Whether connections take turns, as more waits than a batch: a unit added now may miss the next batch."""
         return bool(self._waiting.lines)
 
     def has_waiting(self, owner: object) -> bool:
         return self._waiting.has_waiting(owner)
 
     def add(self, unit: Unit, octets: int = 0) -> None:
-        """``octets``: of the messages that the unit holds until it is written."""
+        """Add a unit to be committed. ``octets``: size of the messages that it holds until it is written."""
         batch = self._next
         limits = self._limits
         waiting = self._waiting
         if (waiting.lines or batch.octets >= limits.octets or batch.rows >= limits.messages) and (
-            # a connection with nothing waiting does not wait for the others: there is room for as much again
+            # a connection without waiting units does not wait for the others: the batch may become twice as large
             not waiting.lines
             or unit.owner in waiting
             or batch.octets >= 2 * limits.octets
@@ -346,14 +349,12 @@ class GroupCommit:
         batch.units.append(unit)
         try:
             unit.write(batch)
-        except Exception:  # noqa: BLE001 - whatever it is, it is the unit's
+        except Exception:  # noqa: BLE001 - any error is the unit's alone
             return self._without(batch, unit)
         return batch
 
     def _without(self, batch: Batch, broken: Unit) -> Batch:
-        """``write`` raised, perhaps after the first rows: refuse the unit, and write the others into a new batch
-        without its rows.
-        """
+        """Refuse a unit whose ``write`` raised, perhaps after adding rows, and write the others into a new batch."""
         log.exception("unit refused: it cannot be written", unit=type(broken).__name__)
         self._answers.append(([broken], StoreFault("an internal error kept it from being written")))
         return self._written(unit for unit in batch.units if unit is not broken)
@@ -365,7 +366,7 @@ class GroupCommit:
         return batch
 
     def kick(self) -> None:
-        """End of a turn: if no batch is under way, send what waits; then answer what is decided."""
+        """End a turn: if no batch is under way, send the next; then answer the units that are committed or refused."""
         if not self._sending:
             self._sending = True
             try:
@@ -395,8 +396,10 @@ class GroupCommit:
         self._send(batch)
 
     def _beside(self) -> Batch | None:
-        """While there are parts to be sent again, every other batch is one of connections that have none of them: to
-        find a unit that cannot be taken may need two statements for each unit of its batch.
+        """Return the batch to send before the next part that is sent again, if it is the turn of such a batch.
+
+        While parts are sent again, every other batch has only units of connections without such parts: to find the unit
+        that the store refuses may take two statements for each unit of its batch.
         """
         self._aside = bool(self._rescue.salvage.parts) and not self._aside
         if not self._aside:
@@ -456,9 +459,9 @@ class GroupCommit:
             self._finish(batch)
 
     def _look_for_locks(self, batch: Batch, error: Locked) -> None:
-        """Which of its transactions others have locked: for these alone some of its units wait."""
+        """Query which transactions of the batch others have locked; only the units that need them wait."""
         assert batch.checkable is not None
-        self._under_way = batch  # where the connection is lost, it is sent again
+        self._under_way = batch  # if the connection is lost, the batch is sent again
 
         def looked(answer: list[pq.abc.PGresult] | StoreError) -> None:
             self._under_way = None
@@ -470,7 +473,7 @@ class GroupCommit:
         self._connection.execute(b"locked", LOCKED, [arrays.uuid(sorted(batch.checkable.named))], looked)
 
     def hold(self, owner: object) -> None:
-        """Other units of the connection wait until its part is sent again."""
+        """Let the other units of the connection wait until its part is sent again."""
         later = self._rescue.salvage.remove(owner)
         units = self._next.units
         if any(unit.owner is owner for unit in units):
@@ -479,11 +482,11 @@ class GroupCommit:
         self._waiting.hold(owner, later)
 
     def release(self, owner: object) -> None:
-        """They wait no longer."""
+        """End the wait of the connection's units."""
         self._waiting.release(owner)
 
     def _make_days(self, batch: Batch) -> None:
-        """Make the missing partitions, and send the batch once more; if they are still missing, it is refused."""
+        """Create the missing partitions, and send the batch once more; if they are still missing, it is refused."""
         batch.days_made = True
         self._under_way = batch
         days = ",".join(day.isoformat() for day in batch.days())
@@ -499,7 +502,7 @@ class GroupCommit:
     def answer(self, units: list[Unit], error: StoreError | None) -> None:
         """Answer the units, batch after batch in the order of the commits."""
         self._answers.append((units, error))
-        self.kick()  # the next batch is sent before the answers; one without rows comes back here at once
+        self.kick()  # the next batch is sent before the answers; a batch without rows is answered here at once
 
     def _tell(self) -> None:
         if self._answering:
@@ -514,7 +517,7 @@ class GroupCommit:
                         unit.durable()
                     else:
                         unit.refused(error)
-                except Exception:  # noqa: BLE001 - whatever it is, it is the unit's
+                except Exception:  # noqa: BLE001 - any error is the unit's alone
                     self._loop.contain(unit)
         self._answering = False
 
@@ -566,7 +569,7 @@ class GroupCommit:
         self._connection.execute(*probe, answered)
 
     def _lost(self, batch: Batch) -> None:
-        """It was not committed. If its connection is lost each time, the batch itself may be the reason."""
+        """Send a batch again that was not committed, or refuse it: it may be why the connection is lost each time."""
         if not batch.ended_by_server:
             batch.attempts += 1
         if batch.attempts < MOST_ATTEMPTS:

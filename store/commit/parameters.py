@@ -1,4 +1,4 @@
-"""What a batch becomes: the names of the parts that its statement needs, and their parameters."""
+"""Encode a batch: the names of the parts that its statement needs, and their parameters."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ if TYPE_CHECKING:
     from store.commit.terms import DeliveryTerms
 
 
-# What a batch tells other instances: the groups that have entries which none of them has leased.
+# The notice of a batch to other instances: the groups that have entries without a lease.
 
 #: In :attr:`Batch.wake`: all groups. A notice names at most :data:`MOST_WOKEN` groups.
 EVERY_GROUP = 0
 MOST_WOKEN = 200
-#: And at most so many message groups, whose names are longer.
+#: A notice names at most so many message groups, whose names are longer.
 MOST_KEYS_WOKEN = 150
 #: Octets that a notice may have.
 _MOST_OCTETS = 7999
 
 
 def notice(groups: Mapping[int, int], keys: Set[tuple[int, int]]) -> bytes:
-    """The payload of the notice: ``group>lowest``, an id from which on it has entries, or ``group/key`` of a message
-    group, each; ``group`` alone where the id is not known. Empty, for all, if they are too many.
+    """Return the payload of the notice, a list separated by commas.
+
+    Its items are ``group>lowest``, where ``lowest`` is an id from which on the group has entries; ``group/key`` for a
+    message group; or ``group`` alone where the id is not known. Empty stands for all groups, if they are too many.
     """
     told = {group: f"{group}>{lowest:x}" for group, lowest in groups.items()}
     if len(keys) > MOST_KEYS_WOKEN:
@@ -42,7 +44,7 @@ def notice(groups: Mapping[int, int], keys: Set[tuple[int, int]]) -> bytes:
 
 
 def parts_of(batch: Batch) -> tuple[tuple[str, ...], list[bytes]]:
-    """The parts this batch needs, and their parameters in order."""
+    """Return the names of the parts this batch needs, and their parameters in order."""
     names: list[str] = []
     parameters: list[bytes] = []
     _add_posts(batch, names, parameters)
@@ -68,7 +70,7 @@ def _int8(value: int) -> bytes:
 
 
 def _add_posts(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
-    """Halves, their entries, and the addresses that must still be there."""
+    """Add the parts of halves, of their entries, and of the addresses that must still exist."""
     if batch.has_single_rows:
         _add_one_post(batch, names, parameters)
     else:
@@ -126,7 +128,7 @@ def _add_many_posts(batch: Batch, names: list[str], parameters: list[bytes]) -> 
 
 
 def _add_places(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
-    """The addresses that are posted to."""
+    """Add the parts that check the addresses which are posted to."""
     queues = batch.queue_addresses
     posted = batch.fan_addresses if batch.checkable is None else [*batch.fan_addresses, *batch.checkable.addresses]
     if len(queues) == 1 and not posted:
@@ -151,7 +153,7 @@ def _columns(ids: Sequence[int], terms: Sequence[DeliveryTerms]) -> tuple[bytes,
 
 
 def _add_deliveries(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
-    """Held entries that are done with, kept or yielded, and groups that are held whole no more."""
+    """Add the parts of held entries that are deleted, kept or returned, and of groups that are no longer held whole."""
     if batch.gone_ids and batch.has_single_rows:
         names.append("one_gone")
         parameters += (_int4(*batch.gone_groups), _int8(*batch.gone_ids))
@@ -187,7 +189,7 @@ def _add_deliveries(batch: Batch, names: list[str], parameters: list[bytes]) -> 
 
 
 def _add_transactions(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
-    """Ops, and what changes in the list of undecided transactions."""
+    """Add the parts of ops, and of changes to the list of undecided transactions."""
     if batch.has_single_rows:
         _add_one_op(batch, names, parameters)
     else:

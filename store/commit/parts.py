@@ -1,4 +1,4 @@
-"""The parts of the batch statement; a batch uses those for which it has rows.
+"""Compose the batch statement of parts; a batch uses the parts for which it has rows.
 
 ``PARTS`` is SQL text for libpq, as this is the hot path; ``tests/integration/test_batch_statement.py`` checks it
 against the tables.
@@ -14,9 +14,9 @@ from store.tables import HELD, SCHEMA
 NO_TXN = bytes(16)
 NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
-#: Entries by the keys of a list. ``any(array[...])`` of the first column, here and in all such joins: a plan may be
-#: made while the table has just been emptied, and is kept while it grows. By ``=`` it would read the whole table in the
-#: order of the index, as if to merge it with the list, and compare each row with each of the list.
+#: Joins entries with a list of keys. ``any(array[...])`` of the first column, here and in all such joins: a plan may be
+#: made while the table has just been emptied, and is kept while it grows. With ``=`` it would read the whole table in
+#: index order, as if to merge it with the list, and compare each row with each of the list.
 _LISTED = "e.group_id = any(array[u.g]) and e.id = u.i"
 
 _FAN = (
@@ -34,7 +34,7 @@ _THERE = f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id 
 
 _SPLIT = f"select from {SCHEMA}.consumer_group g where g.address_id {{}} and g.name > ''"
 
-#: When a checkable transaction is due to be checked that its client has left, or keeps for too long (H7).
+#: When the first check is due of a checkable transaction that its client has left, or keeps for too long (H7).
 _DUE = "greatest(e.declared_at + e.check_immunity_ms * interval '1 ms', now())"
 
 _CHECKABLE = (
@@ -66,8 +66,8 @@ _RETIRED = (
 
 # In the list of a select "unnest" of many arrays is cheaper than in "from", where each is kept as a table.
 
-#: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
-#: ``{me}`` the instance.
+#: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are the part's parameters,
+#: ``{me}`` is the instance's id.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "half": (
         f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
@@ -80,7 +80,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "select g, i, i, l from unnest({0}, {1}, {2}) u(g, i, l)",
         ("int4[]", "int8[]", "int4[]"),
     ),
-    # What is alone in its batch: as half, entry, gone, commit and op, without the tables that "unnest" fills.
+    # Single rows of a batch: these do what half, entry, gone, commit and op do, without the tables that "unnest" fills.
     "one_half": (
         f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
         f"values ({{0}}, nullif({{1}}, {NO_UUID}), {{2}}, {{3}})",
@@ -105,16 +105,16 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "nullif({5}, '{{}}'), nullif({6}, '{{}}'), {me})",
         ("uuid", "text", "uuid", "text", "int4", "int8[]", "int4[]"),
     ),
-    # As entry, for messages with an expiry, a delivery time, a priority or a message group.
+    # Like entry, for messages with an expiry, a delivery time, a priority or a message group.
     "particular": (
         f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at, available_at, priority, message_group) "
         "select g, i, i, l, nullif(x, 'infinity'), nullif(a, '-infinity'), p, nullif(k, 0) "
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(g, i, l, x, a, p, k)",
         ("int4[]", "int8[]", "int4[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]"),
     ),
-    # Of a topic's message: one entry for each group that exists now.
+    # The entries of a topic's message: one for each group that exists now.
     "fan": (_FAN + _STAYS, ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]")),
-    # As fan, but each half leaves out the groups paired with it: subscriptions with no-local of its poster.
+    # Like fan, without the groups paired with each half: subscriptions with no-local of its poster.
     "fan_others": (
         f"{_FAN} where not exists (select from unnest({{6}}, {{7}}) n(h, p) "
         f"where n.h = u.i and n.p = any(array[g.id])){_STAYS}",
@@ -125,7 +125,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"where {_LISTED} and e.lease in (0, {{me}}) returning 1",
         ("int4[]", "int8[]"),
     ),
-    # Kept in its place: another count, another lease, perhaps on its way to the dead letters.
+    # Keeps an entry in its place with other counts and another lease; it may be marked for the dead letters.
     "back": (
         f"update {SCHEMA}.entry e set attempts = u.n, failures = u.x, acquired = true, lease = u.l, "
         "failed = nullif(u.f, ''), annotations = nullif(u.m, ''), available_at = nullif(u.a, '-infinity') "
@@ -133,15 +133,15 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"where {_LISTED} and e.lease in (0, {{me}}) returning 1",
         ("int4[]", "int8[]", "int2[]", "int2[]", "int4[]", "text[]", "bytea[]", "timestamptz[]"),
     ),
-    # Returned undecided: no failure, no op, and no refusal if the lease was lost already. n: its attempts; -1: no link
-    # has had it.
+    # Returns entries undecided: counts no failure, writes no op, and does not refuse the batch if the lease was lost
+    # already. n: the entry's attempts; -1: it was delivered to no link.
     "yielded": (
         f"update {SCHEMA}.entry e set lease = 0, attempts = greatest(e.attempts, u.n), acquired = acquired or u.n >= 0 "
         f"from unnest({{0}}, {{1}}, {{2}}) u(g, i, n) where {_LISTED} and e.lease in (0, {{me}}) "
         "and (e.lease <> 0 or u.n >= 0)",
         ("int4[]", "int8[]", "int2[]"),
     ),
-    # Another instance has begun: give up groups that are held whole, and lease the entries in hand row by row (pinned).
+    # Another instance has started: release groups that are held whole, and lease the entries in hand singly (pinned).
     "shared": (
         f"update {SCHEMA}.consumer_group e set holder = 0 from unnest({{0}}) u(g) "
         "where e.id = any(array[u.g]) and e.holder = {me}",
@@ -164,18 +164,18 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(i, d, t, r, n, lo, hi)",
         ("uuid[]", "text[]", "uuid[]", "text[]", "int4[]", "int4[]", "int4[]", "int8[]", "int4[]"),
     ),
-    # Undecided transactions, for the command line and for recovery. None is in registered and in forgotten.
+    # Lists undecided transactions for the command line and for recovery. No transaction is in registered and forgotten.
     "registered": (
         f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired) "
         "select i, {me}, o, d, t, p, r from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(i, o, d, t, p, r) "
         "on conflict (id) do nothing",
         ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "int4[]", "int4[]"),
     ),
-    # Their rows are locked before ops are written, as questions do (T11): PostgreSQL runs clauses that are not read
-    # from the last to the first.
+    # Removes decided transactions from the list. Their rows are locked before ops are written, as queries do (T11):
+    # PostgreSQL runs unread clauses from the last to the first.
     "forgotten": (f"delete from {SCHEMA}.txn e using unnest({{0}}) u(i) where e.id = any(array[u.i])", ("uuid[]",)),
-    # Of checkable transactions: halves that wait for the decision, except those in the transactions' rows.
-    # left_out: groups that do not get them.
+    # Halves of checkable transactions that wait for the decision, except those in the transactions' rows.
+    # left_out: groups that get no entry.
     "pending": (
         f"insert into {SCHEMA}.pending "
         "(txn_id, half_id, address_id, expires_at, available_at, priority, message_group, left_out) "
@@ -195,15 +195,15 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
             "int4[]",
         ),
     ),
-    # Their rows, written with the first half, or with several; of the halves in the row the slice and the address, then
-    # all these halves.
+    # Rows of checkable transactions, each written with the first half or halves. Last parameters: for each row the
+    # slice of its halves and their address, then all these halves.
     "declared": (
         f"insert into {SCHEMA}.txn ({_CHECKABLE}, half_ids, address_id) "
         "select i, {me}, o, d, t, 0, 0, g, m, v, c, n, case when hi >= lo then ({12}::int8[])[lo:hi] end, nullif(a, 0) "
         f"from (select {_DECLARED}, unnest({{9}}) lo, unnest({{10}}) hi, unnest({{11}}) a) u returning 1",
         (*_DECLARED_TYPES, "int4[]", "int4[]", "int4[]", "int8[]"),
     ),
-    # Rows that may be there already, as a plain transaction is listed or an earlier half is on its way.
+    # Like declared, for rows that may exist already: a plain transaction was registered, or an earlier half was sent.
     "listed": (
         f"insert into {SCHEMA}.txn ({_CHECKABLE}) select i, {{me}}, o, d, t, 0, 0, g, m, v, c, n "
         f"from (select {_DECLARED}) u on conflict (id) do update set producer_group = excluded.producer_group, "
@@ -212,18 +212,19 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"where {SCHEMA}.txn.producer_group is null returning 1",
         _DECLARED_TYPES,
     ),
-    # The rows of checkable transactions that the batch changes. It waits for none: an application's commit, which has
-    # discharged one in SQL, may hold its row for long.
+    # Locks the rows of checkable transactions that the batch changes. It waits for no row: the commit of an application
+    # that has discharged one in SQL may lock its row for long.
     # lock order: 3, waiting for none
     "free": (f"select from {SCHEMA}.txn t where t.id = any({{0}}) order by t.id for update nowait", ("uuid[]",)),
-    # They have further halves or retirements: a decision waits for this batch, or is seen.
+    # Locks transactions with further halves or retirements: a rival decision waits for this batch, or refuses it.
     # lock order: 3, waiting for none
     "enlisted": (
         f"select from {SCHEMA}.txn t where t.id = any({{0}}) and t.producer_group is not null "
         "order by t.id for key share nowait",
         ("uuid[]",),
     ),
-    # Their control link is gone, or their time is over: from now on they are checked, once they are immune no longer.
+    # Transactions whose control link is detached (orphaned) or whose timeout is over (overdue): they are checked from
+    # now on, once their immunity ends.
     "orphaned": (
         f"update {SCHEMA}.txn e set connection = -nullif(u.c, 0), next_check_at = {_DUE} "
         "from unnest({0}, {1}) u(i, c) where e.id = any(array[u.i]) and e.instance_id = {me} returning 1",
@@ -234,14 +235,14 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "from unnest({0}) u(i) where e.id = any(array[u.i]) and e.instance_id = {me} and e.next_check_at is null",
         ("uuid[]",),
     ),
-    # This instance has nothing in memory any more of what they have retired. Their rows in txn are locked first.
+    # Transactions whose retired deliveries this instance no longer has in memory. Their rows in txn are locked first.
     "let_go": (
         f"select {SCHEMA}.let_go(array[{{me}}]::int4[], {{0}}) from (select count(*) from orphaned) first "
         "where first.count >= 0",
         ("uuid[]",),
     ),
-    # What they have retired, and another process has rolled back: this instance, whose consumers may have it still,
-    # holds it again itself.
+    # Retirements that another process has rolled back: this instance, whose consumers may still have the deliveries,
+    # leases their entries again (taken).
     "owed": (
         f"delete from {SCHEMA}.pending_retirement r where r.txn_id = any({{0}}) and r.holder = {{me}} "
         "and r.rolled_back returning r.group_id, r.entry_id",
@@ -252,7 +253,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"where e.group_id = any(array[o.group_id]) and e.id = o.entry_id and e.lease = {HELD}",
         (),
     ),
-    # Entries of deliveries that they retire from now on are theirs until they are decided.
+    # Entries of newly retired deliveries: the transactions hold them until they are decided.
     "holding": (
         f"update {SCHEMA}.entry e set lease = {HELD} from unnest({{0}}, {{1}}) u(g, i) "
         f"where {_LISTED} and e.lease in (0, {{me}}) returning 1",
@@ -267,7 +268,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"join {SCHEMA}.entry e on e.group_id = any(array[g]) and e.id = i",
         _RETIRED,
     ),
-    # Another outcome, for a delivery that is retired already. The row of the transaction is locked first.
+    # Replaces the outcome of a delivery that is retired already. The row of the transaction is locked first.
     "replaced": (
         f"update {SCHEMA}.pending_retirement e set decision = d, reason = nullif(r, ''), attempts = n, "
         "failed = nullif(f, ''), annotations = nullif(m, ''), wait_ms = w, undo_failed = nullif(z, ''), failures = x "
@@ -276,8 +277,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "where e.txn_id = any(array[u.t]) and e.group_id = u.g and e.entry_id = u.i and first.count >= 0",
         _RETIRED,
     ),
-    # Commits by their owners, which have retired nothing: what the function would do, in this statement. Their rows are
-    # locked first, as the refusals are looked at in the order of the parts.
+    # Commits by their owners of transactions that have retired nothing: the work of decide_all, in this statement.
+    # Their rows are locked first, as the refusals are evaluated in the order of the parts.
     "settled": (
         f"delete from {SCHEMA}.txn e "
         "using (select unnest({0}) i, unnest({1}) n, unnest({2}) lo, unnest({3}) hi) u "
@@ -285,7 +286,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "returning e.id, u.n, coalesce(e.half_ids, '{{}}') = ({4}::int8[])[u.lo:u.hi] as whole",
         ("uuid[]", "int4[]", "int4[]", "int4[]", "int8[]"),
     ),
-    # Parameter: how many of their halves have rows of their own.
+    # The ops of these commits. Parameter: how many of their halves have rows of their own.
     "concluded": (
         f"insert into {SCHEMA}.op (id, decision, posted, instance_id) "
         "select s.id, 'commit', s.n, {me} from settled s",
@@ -313,26 +314,26 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"select d.won from {SCHEMA}.decide_all({{0}}, {{1}}, {{2}}, {{me}}, {{3}}, {{4}}, {{5}}, {{me}}) d",
         ("uuid[]", "text[]", "text[]", "uuid[]", "int8[]", "int8[]"),
     ),
-    # For a batch without another row that would show that it was committed.
+    # Marks a batch that adds no other row which would prove that it was committed.
     "mark": (
         f"insert into {SCHEMA}.batch_mark (instance_id, number) values ({{me}}, {{0}})",
         ("int8",),
     ),
-    # The addresses that are posted to, each once: a post to a removed address must not be accepted. They stay until the
-    # batch is committed, and with them the default groups of queues. Locks are taken in the order of ids, as when an
-    # address is removed.
+    # Locks the addresses that are posted to, each once: a post to a removed address must not be accepted. Until the
+    # batch is committed they cannot be removed, nor can the default groups of queues. Locks are taken in the order of
+    # ids, as when an address is removed.
     "there": (_THERE, ("int4[]",)),
-    # Groups other than the default one, of queues whose messages get one entry each.
+    # Finds groups other than the default one, of queues whose messages get one entry each.
     "split": (_SPLIT.format("= any({0})"), ("int4[]",)),
-    # Instead of both, where all is posted to one queue.
+    # Replaces there and split where every post is to one queue.
     # lock order: 7
     "queue": (f"select from {SCHEMA}.address a where a.id = {{0}} for key share", ("int4",)),
-    # Only while other instances live: they may have consumers for entries that this one has left in the store.
+    # Sent only while other instances live: they may have consumers for entries that this one has left in the store.
     "wake": (f"select pg_notify('{READY}', {{0}})", ("text",)),
 }
 
-#: To give an instance up locks its row for update: that waits for a batch under way, and no later batch finds the
-#: instance alive.
+#: Giving an instance up locks its row for update: it waits for a batch under way, and no later batch finds the instance
+#: alive.
 # lock order: 2
 _ALIVE = f"select from {SCHEMA}.instance where id = {{me}} and ended_at is null for key share"
 _GIVEN_UP = ("CO002", "the instance was given up")
@@ -346,16 +347,16 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("gone", "(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
     ("one_gone", "not exists (select from one_gone)", *_NOT_HELD),
     ("back", "(select count(*) from back) <> cardinality({1})", *_NOT_HELD),
-    # Never so: it is only that rows are locked here, before the other parts are looked at.
+    # Always false; evaluating it locks the rows before the other parts are evaluated.
     ("free", "(select count(*) from free) < 0", "55P03", "a checkable transaction is locked"),
-    # The function looks when the rows are there: a decision that ran beside the insertion is seen.
+    # The function runs after the rows were inserted, so that it finds a decision made during the insertion.
     ("declared", f"{SCHEMA}.any_decided({{0}}, (select count(*) from declared))", *_DECIDED),
     ("listed", f"{SCHEMA}.any_decided({{0}}, (select count(*) from listed))", *_DECIDED),
     ("enlisted", "(select count(*) from enlisted) <> cardinality({0})", *_DECIDED),
     ("holding", "(select count(*) from holding) <> cardinality({1})", *_NOT_HELD),
     ("decided", "exists (select from decided where not won)", *_DECIDED),
     ("settled", "(select count(*) from settled) <> cardinality({0})", *_DECIDED),
-    # All their halves and no others: one that is left behind would be lost. And none that a group does not get.
+    # Exactly their halves: one that is left behind would be lost. And no half that is withheld from a group.
     (
         "concluded",
         "exists (select from settled where not whole) "
@@ -369,13 +370,13 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("queue", f"exists ({_SPLIT.format('= {0}')})", *_GROUPS_CHANGED),
 )
 
-#: Parts of checkable transactions. They wait for no row of these; where they wait for another lock, the wait is cut
-#: into pieces: batches of other connections go on in between.
+#: Parts of checkable transactions. They never wait for rows of txn; a wait for another lock is cut into pieces, between
+#: which batches of other connections are sent.
 _WAITS = frozenset({"declared", "listed", "enlisted", "orphaned", "overdue", "settled", "decided"})
 LOCK_WAIT_SECONDS = 0.2
 _IN_PIECES = f"set_config('lock_timeout', '{LOCK_WAIT_SECONDS:g}s', true) is null or "
 
-#: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
+#: Session settings of the batch connection: commits are always flushed, plans suit a table of any size.
 SETUP = (
     "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
     "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
@@ -383,7 +384,7 @@ SETUP = (
 )
 
 
-#: Of these checkable transactions, those whose rows others have locked. No row is waited for.
+#: Selects, of these checkable transactions, those whose rows others have locked. It waits for no row.
 # lock order: 3, skipping those
 LOCKED = f"""with free as (
     select t.id from {SCHEMA}.txn t where t.id = any($1::uuid[]) order by t.id for update skip locked)
@@ -391,7 +392,7 @@ LOCKED = f"""with free as (
 
 
 def statement(parts: Sequence[str], instance_id: int) -> str:
-    """The batch statement of these parts."""
+    """Return the SQL of the batch statement of these parts."""
     clauses = []
     first = "" if _WAITS.isdisjoint(parts) else _IN_PIECES
     refusals = [(f"{first}not exists ({_ALIVE.format(me=instance_id)})", *_GIVEN_UP)]
@@ -404,6 +405,6 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
         refusals += [(when.format(*placeholders), code, why) for of, when, code, why in REFUSED if of == part]
     # The function is called only to refuse the batch: a call for each condition would cost as much as a small batch.
     refused = " ".join(f"when {condition} then {SCHEMA}.refuse('{code}', '{why}')" for condition, code, why in refusals)
-    # A query that changes nothing by itself is not run unless it is read.
+    # PostgreSQL does not run a clause that changes no rows unless it is read.
     called = "".join(f", (select count(*) from {each})" for each in ("let_go", "wake") if each in parts)
     return f"with {', '.join(clauses)} select case {refused} end{called}"

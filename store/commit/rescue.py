@@ -1,4 +1,4 @@
-"""What becomes of a batch that the store has not taken: its units are sent again in parts, or refused."""
+"""Recover a batch that the store has not committed: its units are sent again in parts, or refused."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
 
 # Parts of batches that the store has refused and that are to be sent again, in the order of their units.
 
-#: how often a batch of one connection is sent that the server cannot take, or any batch with which the connection to
-#: the server is lost. Then its halves are sent once each, and their halves, down to the single unit, which is refused
+#: attempts to send a batch of one connection that the server cannot execute, or any batch during which the connection
+#: to the server is lost. After that each half of it is sent once, and their halves, down to the unit that is refused
 MOST_ATTEMPTS = 5
-#: one that finds a row locked is not sent again after some two thirds of this: another instance's commit may wait for a
-#: slow disk
+#: a batch that finds a row locked is not sent again after some two thirds of this time: another instance's commit may
+#: wait for a slow disk
 LONGEST_LOCKED_SECONDS = 18.0
-#: between attempts
+#: the pauses between attempts
 PAUSES = Backoff(first=0.02, longest=1.0)
-#: of one that has waited for a lock, for each batch that pauses: no other was sent meanwhile, and all together may take
-#: a fifth of the time of the others
+#: the pause of a batch that has waited for a lock, for each batch that pauses: no other was sent during its wait, and
+#: all such batches together may use a fifth of the connection's time
 WAITED_PAUSE_SECONDS = 4 * LOCK_WAIT_SECONDS
 
 
 def pause_seconds(attempts: int, error: StoreError, pausing: int, took: float) -> float | None:
-    """Before it is sent once more, after so many attempts; None: not again. ``pausing``: batches that do, with it.
-    ``took``: seconds of the last attempt.
+    """Return the pause in seconds before a batch is sent again after ``attempts``, or None to refuse it.
+
+    ``pausing``: batches that pause, with this one. ``took``: seconds of the last attempt.
     """
     pause = PAUSES.after(attempts)
     if not isinstance(error, Locked):
@@ -50,7 +51,7 @@ def pause_seconds(attempts: int, error: StoreError, pausing: int, took: float) -
 
 
 class Salvage:
-    """Parts, with how often each was sent. They are sent before any newer unit of their connections."""
+    """Holds the parts to be sent again, with the attempts of each; they precede newer units of their connections."""
 
     __slots__ = ("parts",)
 
@@ -58,15 +59,15 @@ class Salvage:
         self.parts: deque[tuple[list[Unit], int]] = deque()
 
     def put(self, attempts: int, *parts: list[Unit]) -> None:
-        """Put a part before all others."""
+        """Put the parts, in this order, before all others."""
         self.parts.extendleft((units, attempts) for units in reversed(parts))
 
     def take(self) -> tuple[list[Unit], int]:
-        """The first part, and how often it was sent. There must be one."""
+        """Take the first part, and how often it was sent. There must be one."""
         return self.parts.popleft()
 
     def remove(self, owner: object) -> list[Unit]:
-        """Take out all parts of this connection."""
+        """Remove and return the units of this connection from all parts."""
         removed: list[Unit] = []
         parts, self.parts = self.parts, deque()
         for units, attempts in parts:
@@ -76,7 +77,7 @@ class Salvage:
         return removed
 
     def apart(self, units: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
-        """``units`` of connections that have parts here, and the other units."""
+        """Divide ``units`` into those of connections that have parts here, and the others."""
         owners = {unit.owner for part, _ in self.parts for unit in part}
         return [unit for unit in units if unit.owner in owners], [unit for unit in units if unit.owner not in owners]
 
@@ -85,13 +86,13 @@ log = structlog.get_logger(__name__)
 
 
 class Rescue:
-    """``salvage``: what is to be sent again now."""
+    """Sends the units of refused batches again, in parts and after pauses. ``salvage``: parts to be sent now."""
 
     def __init__(self, loop: Loop, sender: GroupCommit) -> None:
         self._loop = loop
         self._sender = sender
         self.salvage = Salvage()
-        #: batches of one connection each, which wait for their next attempt
+        #: number of batches, of one connection each, that wait for their next attempt
         self.pausing = 0
 
     @property
@@ -100,9 +101,10 @@ class Rescue:
         return bool(self.salvage.parts or self.pausing)
 
     def try_again(self, batch: Batch, error: StoreError) -> None:
-        """The server could not take the batch now, and perhaps never can. This must not keep other connections from
-        being committed: a batch of several is divided, and that of one is sent again after pauses, in which the others
-        go on, but not for ever.
+        """Send a batch again that the server could not execute now, and perhaps never can.
+
+        It must not delay the commits of other connections: a batch of several connections is divided; a batch of one is
+        sent again after pauses, in which the others are committed, until its attempts are used up.
         """
         owners = owners_of(batch)
         if len(owners) > 1:
@@ -115,11 +117,12 @@ class Rescue:
         self._sender.kick()
 
     def set_aside(self, batch: Batch, locked: Set[bytes], error: StoreError) -> None:
-        """The batch needs rows of transactions that others have ``locked``. The connections whose units name them wait,
-        each for itself; the units of all others are sent at once.
+        """Divide a batch that needs rows of transactions that others have ``locked``.
+
+        Connections whose units need these rows wait, each alone; the units of all others are sent at once.
         """
         waiting: dict[object, Batch] = {unit.owner: Batch() for unit in batch.units if locked & _named(unit)}
-        if not waiting:  # they are free by now, or it is another lock
+        if not waiting:  # the rows are unlocked by now, or another lock was the reason
             self.try_again(batch, error)
             return
         for unit in batch.units:
@@ -137,7 +140,7 @@ class Rescue:
         self._sender.kick()
 
     def _pauses(self, batch: Batch, owner: object, error: StoreError) -> bool:
-        """The batch of one connection is sent again after a pause. False: it was sent often enough."""
+        """Send the batch of one connection again after a pause. False: its attempts are used up."""
         batch.attempts += 1
         pause = pause_seconds(batch.attempts, error, self.pausing + 1, time.monotonic() - batch.begun)
         if pause is None:
@@ -155,25 +158,25 @@ class Rescue:
         self._sender.kick()
 
     def refused(self, batch: Batch, error: StoreError) -> None:
-        """The store will never take the batch: each half of its units is sent, down to the one that is refused."""
+        """Divide a batch that the store will never accept: each half is sent alone, down to the refused unit."""
         units = batch.units
         if len(units) == 1:
             log.warning("unit refused by the store", unit=type(units[0]).__name__, error=str(error))
             self._sender.answer(units, error)
             return
         middle = len(units) // 2
-        attempts = max(0, batch.attempts - 1)  # sent as often as this one: once more is enough
+        attempts = max(0, batch.attempts - 1)  # its halves count its attempts: one more is enough
         self.salvage.put(attempts, units[:middle], units[middle:])
         self._sender.kick()
 
 
 def owners_of(batch: Batch) -> list[object]:
-    """The connections of its units, each once."""
+    """Return the connections of the batch's units, each once."""
     return list(dict.fromkeys(unit.owner for unit in batch.units))
 
 
 def _named(unit: Unit) -> Set[bytes]:
-    """The checkable transactions whose rows the unit needs."""
+    """Return the checkable transactions whose rows the unit needs."""
     alone = Batch()
     try:
         unit.write(alone)

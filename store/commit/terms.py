@@ -1,4 +1,4 @@
-"""On which terms a message is delivered."""
+"""Define the terms on which a message is delivered: expiry, availability, priority, message group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT = 4
 
 
 class Rank(IntEnum):
-    """In order of delivery."""
+    """The three classes of priorities, in order of delivery."""
 
     URGENT = 0
     NORMAL = 1
@@ -39,9 +39,10 @@ _HIGHEST = 9
 
 
 class Steps(NamedTuple):
-    """In which steps the entries of a rank are looked for, each above an id of its own; in order of delivery.
+    """The queries that read the entries of a rank, in order of delivery; each reads above an id of its own.
 
-    ``first``: the SQL condition of the first step; None: the single priorities are all. ``single``: the others.
+    ``first``: the SQL condition of the first step, or None where every step reads a single priority. ``single``: the
+    priorities of the other steps.
     """
 
     first: str | None
@@ -60,14 +61,14 @@ STEPS = {
 
 
 def step_of(priority: int) -> int:
-    """The place of a priority's step in its rank."""
+    """Return the index, in its rank, of the step that reads the priority."""
     if priority > DEFAULT:
         return max(0, _HIGHEST + 1 - priority)
     return 0 if priority == DEFAULT else DEFAULT - 1 - priority
 
 
 def shares_step(priority: int) -> bool:
-    """Whether the entries of its step have several priorities, so that they are not in the order of their ids."""
+    """Whether the step of the priority reads several priorities, so that its entries are not ordered by id."""
     return priority > _HIGHEST
 
 
@@ -75,15 +76,15 @@ def shares_step(priority: int) -> bool:
 INFINITY = (1 << 63) - 1
 #: and as '-infinity'
 BEFORE = -(1 << 63)
-#: 9999-12-30: what is to expire later never does, and nothing is delivered later. PostgreSQL has later times, and
-#: clients send them; programs that read them do not, in no time zone.
+#: 9999-12-30: a message with a later expiry never expires, and no message is delivered later. PostgreSQL stores later
+#: times, and clients send them, but programs that read the store cannot represent them in every time zone.
 LATEST = 252_455_443_200_000_000
 #: The same in milliseconds since 1970.
 LATEST_MS = LATEST // 1000 + 946_684_800_000
 
 
 class DeliveryTerms(NamedTuple):
-    """On which terms a message is delivered. Times in microseconds since 2000-01-01 UTC."""
+    """The terms on which a message is delivered. Times are in microseconds since 2000-01-01 UTC."""
 
     #: :data:`INFINITY`: never
     expires: int = INFINITY
@@ -99,7 +100,7 @@ ALONE = 1
 
 
 def key_of(terms: DeliveryTerms, entry_id: int) -> int:
-    """The entry's message group."""
+    """Return the key of the entry's message group."""
     return entry_id if terms.message_group == ALONE else terms.message_group
 
 

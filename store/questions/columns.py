@@ -1,4 +1,4 @@
-"""What questions about entries have in common: the conditions that choose entries, and the columns of the answer."""
+"""Define what queries of entries share: the conditions that select entries, and the columns of the answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _EXPIRES = "coalesce((extract(epoch from expires_at - timestamptz '2000-01-01 00
 AVAILABLE = "failed is null and available_at is null"
 DELIVERABLE = f"lease = 0 and {AVAILABLE} and (expires_at is null or expires_at > now())"
 
-#: A failed delivery that waits for its time (a message that was never delivered is not acquired). On an address of kind
-#: fifo it keeps its place, and what comes behind it in its message group waits as well (D3).
+#: A failed delivery that is delayed (a message that was never delivered is not acquired). On an address of kind fifo it
+#: keeps its place, and later entries of its message group wait as well (D3).
 FAILED_AND_WAITS = "available_at is not null and acquired"
 
 #: Of a large message, the columns are its beginning and its length.

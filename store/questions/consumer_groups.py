@@ -1,4 +1,4 @@
-"""Questions about consumer groups: made, found and removed, and what removed ones leave behind."""
+"""Queries of consumer groups: make, find and remove them, and delete the entries of removed ones."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def _says(rows: list[Row]) -> bool:
     return bool(rows[0][0])
 
 
-#: In place of a group's id: the address has as many as it may have.
+#: In place of a group's id: the address has the most groups that it may have.
 _FULL = 0
-#: The same: one of this name is there, and is about to be removed.
+#: In place of a group's id: a group of this name exists, and is about to be removed.
 _ENDING = -1
-#: The same: it is another user's.
+#: In place of a group's id: the group is another user's.
 _OTHERS = -2
 
-#: address id, name, instance, most, user, owner ('' each: none): a group, found or made, or _FULL, _ENDING, or _OTHERS;
-#: with an instance (not 0) one that ends with its link. No row if another instance makes it at the same time: ask
-#: again.
+#: address id, name, instance, most, user, owner ('' each: nobody): finds or makes a group; returns its id, or _FULL,
+#: _ENDING, or _OTHERS; with an instance (not 0) a group that ends with its link. No row if another instance makes it at
+#: the same time: run the query again.
 MAKE = Query(
     b"make_group",
     f"""with room as (
@@ -70,8 +70,8 @@ MAKE = Query(
     _id,
 )
 
-#: name, group, user: of the lasting subscriptions of this name, and not of another user, the first that is younger than
-#: this group, and its address
+#: name, group, user: selects the first lasting subscription of this name, except those of other users, whose id is
+#: above this group's, and its address
 SUBSCRIPTION_OF = Query(
     b"find_subscription",
     f"""select g.id, a.name from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
@@ -81,8 +81,8 @@ SUBSCRIPTION_OF = Query(
     _subscription,
 )
 
-#: group, instance: waits for no lock. A batch, or the commit of an application that is long at work (X2, X3), may hold
-#: the group: then its row stays, as that of a group that ends with the instance. Whether it is gone.
+#: group, instance: removes a group; waits for no lock. A batch, or the long commit of an application (X2, X3), may lock
+#: the group: then its row stays, as that of a group that ends with the instance. Returns whether it is removed.
 REMOVE = Query(  # lock order: 8, skipping those that are locked
     b"remove_group",
     f"""with free as (
@@ -100,7 +100,7 @@ REMOVE = Query(  # lock order: 8, skipping those that are locked
     must=True,
 )
 
-#: group: one that lasted, and was removed later than it ended: its name is kept as that of one that lasted
+#: group: marks a lasting group that was removed later than it ended: its name is kept as that of a lasting one
 REMEMBER = Query(
     b"remember_group",
     f"update {SCHEMA}.removed_group set lasting = true where id = $1::int4",
@@ -108,8 +108,8 @@ REMEMBER = Query(
     must=True,
 )
 
-#: op id, group, instance: deletes a thousand of the entries that a removed group leaves behind, and passes over those
-#: that others lock, as a batch that returns deliveries. Returns how many, and whether any are left
+#: op id, group, instance: deletes a thousand of the entries that a removed group leaves behind, and skips those that
+#: others lock, such as a batch that returns deliveries. Returns how many, and whether any are left
 DROP_ENTRIES = Query(  # lock order: 5, skipping those that are locked
     b"drop_entries",
     f"""with removed as (
@@ -146,11 +146,12 @@ def make(
     user: str | None = None,
     owned: bool = False,
 ) -> None:
-    """The id of a group of the address, found or made; None: another instance makes it at the same time, ask again;
-    one for which :func:`is_full` is true: it is not there, and the address has ``most`` besides the default one (a few
-    more where instances make some at the same time); one for which :func:`is_ending` is true: it is about to be
-    removed; one for which :func:`is_others` is true: another user owns it. ``instance``: the group ends with a link of
-    this instance; 0: it lasts. ``user``: who asks; ``owned``: a group that is made is that user's.
+    """Find or make a group of the address. ``made`` receives its id.
+
+    None: another instance makes it at the same time, ask again. An answer for which :func:`is_full` is true: the group
+    does not exist, and the address has ``most`` besides the default one (a few more if instances make some at the same
+    time); :func:`is_ending`: it is about to be removed; :func:`is_others`: another user owns it. ``instance``: the
+    group ends with a link of this instance; 0: it lasts. ``user``: who asks; ``owned``: a new group is that user's.
     """
     asking = (user or "").encode()
     owner = asking if owned else b""
@@ -158,17 +159,17 @@ def make(
 
 
 def is_full(made: int | None) -> bool:
-    """Of an answer of :func:`make`: no group was made, as the address has as many as it may have."""
+    """Whether :func:`make` made no group, as the address has the most that it may have."""
     return made == _FULL
 
 
 def is_ending(made: int | StoreError | None) -> bool:
-    """Of an answer of :func:`make`: the group was ended, and is not removed yet: ask again later."""
+    """Whether :func:`make` found a group that was ended and is not removed yet: ask again later."""
     return made == _ENDING
 
 
 def is_others(made: int | StoreError | None) -> bool:
-    """Of an answer of :func:`make`: the group is another user's."""
+    """Whether :func:`make` found a group that another user owns."""
     return made == _OTHERS
 
 
@@ -180,28 +181,34 @@ def subscription_of(
     *,
     user: str | None = None,
 ) -> None:
-    """The group and the topic of the next lasting subscription of this name; None: there is none. ``after``: the group
-    of the one found before, or 0: several topics may have one of a name. ``user``: those of other users are not found.
+    """Find the next lasting subscription of this name: its group and its topic; None: there is no further one.
+
+    ``after``: the group of the one found before, or 0: several topics may have one of a name. ``user``: subscriptions
+    of other users are not found.
     """
     asked.ask(SUBSCRIPTION_OF, [name.encode(), int4(after), (user or "").encode()], found)
 
 
 def remove(asked: Queries, group: int, instance: int, removed: Callable[[bool | StoreError], None]) -> None:
-    """Remove a group that is not an address's default one; its entries stay. False: others write entries for it now.
-    From now on no link joins it, and it ends with the instance: ask again later.
+    """Remove a group that is not an address's default one; its entries stay.
+
+    False: others write entries for it now; no link can join it any more, and it ends with the instance: ask again
+    later.
     """
     asked.ask(REMOVE, [int4(group), int4(instance)], removed)
 
 
 def remember(asked: Queries, group: int) -> None:
-    """A group that lasted was removed later than it ended."""
+    """Mark a lasting group that was removed later than it ended."""
     asked.ask(REMEMBER, [int4(group)], lambda _: None)
 
 
 def drop_entries(
     asked: Queries, op: bytes, group: int, instance: int, dropped: Callable[[tuple[int, bool] | StoreError], None]
 ) -> None:
-    """Delete a thousand of the entries that a removed group leaves behind, with one op. ``dropped`` is called with how
-    many, and whether any are left; where it is none, others have locked them: ask again later.
+    """Delete a thousand of the entries that a removed group leaves behind, with one op.
+
+    ``dropped`` receives how many, and whether any are left; if it deleted none, others have locked them: ask again
+    later.
     """
     asked.ask(DROP_ENTRIES, [op, int4(group), int4(instance)], dropped)

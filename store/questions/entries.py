@@ -1,4 +1,4 @@
-"""Questions about entries: hold a group, read and lease its entries, and read its messages piece by piece.
+"""Queries of entries: hold a group, read and lease its entries, and read its messages piece by piece.
 
 ``group`` and ``instance`` are ids of rows; entries are read in order, above an id.
 """
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from store.asking import Queries, Row
 
 #: An entry: id, half, message or its beginning, attempts, microseconds since 2000 when it expires (0: never),
-#: annotations, whether a link had it, priority, size of a large message (else 0), failures.
+#: annotations, whether it was delivered to a link, priority, size of a large message (else 0), failures.
 EntryRow = tuple[int, int, bytes, int, int, bytes, bool, int, int, int]
-#: As above, with one more column, which the answer explains.
+#: An entry with one more column, which the query explains.
 LoadedRow = tuple[int, int, bytes, int, int, bytes, bool, int, int, int, int]
 
-#: Of a consumer group that is held whole; what is read anew counts as read, whatever was asked before.
+#: The line of queries of a group that is held whole: entries that are read anew count as read, despite earlier queries.
 _LINE = "reads"
 
 
 class Loaded(NamedTuple):
-    """``rows``: entries in order. ``found``: how many there were, of any size; also the last column of each row."""
+    """Loaded entries: ``rows`` in order. ``found``: how many there were, of any size; also the last column of a row."""
 
     rows: Sequence[LoadedRow]
     found: int
@@ -84,7 +84,7 @@ def _picked(rank: Rank, step: str, above: str) -> str:
 
 
 def _lease(rank: Rank) -> str:
-    # Step by step, each above its id: one look at the whole rank would walk through all that was consumed of each.
+    # Step by step, each above its id: one query of the whole rank would read all index entries of consumed messages.
     order, (first, single) = _ORDER[rank], STEPS[rank]
     steps = []
     if first is not None:
@@ -111,8 +111,8 @@ def _lease(rank: Rank) -> str:
         select {ENTRY}, (select count(*) from picked) from leased order by {order}"""
 
 
-#: group, ids above which to look (one for each step of the rank), most entries, most bytes, lease. The first entry is
-#: taken whatever its size; none if another instance holds the group whole.
+#: group, ids above which to read (one for each step of the rank), most entries, most bytes, lease. The first entry is
+#: leased whatever its size; no entry is if another instance holds the group whole.
 LEASE = {rank: Query(f"lease_{rank.name.lower()}".encode(), _lease(rank), _loaded, again=False) for rank in Rank}
 
 #: group, instance: the instance holds the group whole, if no other lives
@@ -128,7 +128,7 @@ HOLD = Query(
     bool,
 )
 
-#: group, instance: its holder has given back all that it has read
+#: group, instance: deletes how far the holder has read, as it has returned all entries
 UNREAD = Query(
     b"unread",
     f"delete from {SCHEMA}.group_read where group_id = $1::int4 and instance_id = $2::int4",
@@ -137,9 +137,9 @@ UNREAD = Query(
     line=_LINE,
 )
 
-#: As LEASE of normal priority, for the holder of the group: one row says how far it has read, instead of a lease on
-#: each entry. The row is added, not updated: while an old snapshot is held, each load would walk through all versions
-#: of one updated row. Entries that were read before may come again.
+#: Like LEASE of normal priority, for the holder of the group: one row records how far it has read, instead of a lease
+#: on each entry. The row is inserted, not updated: while an old snapshot is held, each load would read all versions
+#: of an updated row. Entries that were read before may be returned again.
 READ = Query(
     b"read",
     f"""with picked as (
@@ -175,10 +175,10 @@ def _browse(rank: Rank) -> str:
         select {ENTRY} from sized {MESSAGES} where before < $4::int8 order by {order}"""
 
 
-#: group, id and priority after which to look, most entries, most bytes: as LEASE, but leases nothing
+#: group, id and priority after which to read, most entries, most bytes: reads entries, and leases nothing
 BROWSE = {rank: Query(f"browse_{rank.name.lower()}".encode(), _browse(rank), _same, aside=True) for rank in Rank}
 
-#: half, offset, octets: a piece of a large message
+#: half, offset, octets: reads a piece of a large message
 PIECE = Query(
     b"piece",
     f"select substring(message from $2::int4 + 1 for $3::int4) from (select $1::int8 as half_id) {MESSAGES}",
@@ -186,7 +186,7 @@ PIECE = Query(
     aside=True,
 )
 
-#: group, ids, lease: leases those that are free, for a consumer that chose them in an answer of BROWSE
+#: group, ids, lease: leases those without a lease, for a consumer that chose them in an answer of BROWSE
 TAKE = Query(
     b"take",
     f"""with free as (
@@ -202,7 +202,7 @@ TAKE = Query(
     again=False,
 )
 
-#: group, lease: the ids of the entries that are leased to the instance
+#: group, lease: selects the ids of the entries that are leased to the instance
 HELD = Query(
     b"held",
     f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4 and failed is null",
@@ -217,12 +217,12 @@ def hold(asked: Queries, group: int, instance: int, held: Callable[[bool], None]
 
 
 def unread(asked: Queries, group: int, instance: int) -> None:
-    """The instance has given back all entries of a group that it holds whole."""
+    """Note that the instance has returned all entries of a group that it holds whole."""
     asked.ask(UNREAD, [int4(group), int4(instance)], lambda _: None)
 
 
 def leased(asked: Queries, group: int, instance: int, found: Callable[[list[int]], None]) -> None:
-    """The ids of entries that are leased to the instance; empty if the store refuses for good."""
+    """Query the ids of entries that are leased to the instance; empty if the store refuses for good."""
     parameters = [int4(group), int4(instance)]
     asked.ask(HELD, parameters, lambda answer: found([] if isinstance(answer, StoreError) else answer))
 
@@ -236,7 +236,7 @@ def read(
     instance: int,
     found: Callable[[Loaded | StoreError], None],
 ) -> None:
-    """The next entries of a group held whole, at most so many and so many octets of them."""
+    """Read the next entries of a group held whole: at most ``most``, and so many ``octets`` of messages."""
     asked.ask(READ, [int4(group), int8(above), int4(most), int8(octets), int4(instance)], found)
 
 
@@ -250,7 +250,7 @@ def lease(
     instance: int,
     found: Callable[[Loaded | StoreError], None],
 ) -> None:
-    """The next entries of a group, above an id of each step of the rank, leased one by one, within the same bounds."""
+    """Lease the next entries of a group one by one, above an id of each step of the rank, within the same bounds."""
     asked.ask(LEASE[rank], [int4(group), arrays.int8(above), int4(most), int8(octets), int4(instance)], found)
 
 
@@ -263,7 +263,7 @@ def browse(
     octets: int,
     found: Callable[[Sequence[EntryRow] | StoreError], None],
 ) -> None:
-    """Entries that no instance holds, after one of this priority and id; leases nothing."""
+    """Read available entries after one of this priority and id, whoever holds them; leases nothing."""
     priority, entry_id = behind
     asked.ask(BROWSE[rank], [int4(group), int8(entry_id), int4(most), int8(octets), int2(priority)], found)
 
@@ -275,11 +275,11 @@ def take(
     instance: int,
     taken: Callable[[dict[int, Taken] | StoreError], None],
 ) -> None:
-    """Lease those of the entries that are still free; by id."""
+    """Lease those of the entries that are still free; ``taken`` receives them by id."""
     asked.ask(TAKE, [int4(group), arrays.int8(ids), int4(instance)], taken)
 
 
 def piece(asked: Queries, half_id: int, at: int, size: int, found: Callable[[bytes | None], None]) -> None:
-    """Octets of a stored message from an offset on; None if the store has none, or cannot answer."""
+    """Read octets of a stored message from an offset on; None if the store has none, or cannot answer."""
     parameters = [int8(half_id), int4(at), int4(size)]
     asked.ask(PIECE, parameters, lambda answer: found(None if isinstance(answer, StoreError) else answer))

@@ -1,4 +1,4 @@
-"""Questions about the message groups of a fifo address (rule P18): find, claim, read and give up.
+"""Queries of the message groups of a fifo address (rule P18): find, claim, read and release them.
 
 A message group is named by its key, below 0; a message without group-id is a group of its own and has a key above 0.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from store.questions.entries import LoadedRow
 
 
-#: Of a consumer group; what is claimed anew is not given up by a question that was asked before.
+#: The line of queries of a consumer group: an earlier query must not release a group that is claimed anew.
 _LINE = "message groups"
 
 
 class Scanned(NamedTuple):
-    """``keys``: claimed for the instance. ``more``: there may be others after the key ``at``."""
+    """The result of a scan. ``keys``: claimed for the instance. ``more``: others may follow the key ``at``."""
 
     keys: list[int]
     at: int
@@ -36,8 +36,10 @@ class Scanned(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """``rows``: entries; the last column is the key of the group. ``found``: by key, how many entries were found.
-    ``waiting``: by key, the id of the first entry that waits for its time: nothing behind it is among the rows.
+    """Leased entries of message groups.
+
+    ``rows``: entries; the last column is the key of the group. ``found``: by key, how many entries were found.
+    ``waiting``: by key, the id of the first entry that is delayed: no later entry is among the rows.
     """
 
     rows: list[LoadedRow]
@@ -66,7 +68,7 @@ def _leased(rows: list[Row]) -> Leased:
     return Leased(rows, found, waiting)
 
 
-#: Of the group, in its order: what can be delivered, and what holds up all behind it.
+#: Entries of a message group that can be delivered, and those that block all later ones.
 _IN_ORDER = (
     "group_id = $1::int4 and message_group = k and lease = 0 and failed is null "
     f"and ({DELIVERABLE} or {FAILED_AND_WAITS})"
@@ -75,14 +77,14 @@ _IN_ORDER = (
 _FIRST = (
     f"(select case when available_at is null then id end from {SCHEMA}.entry where {_IN_ORDER} order by id limit 1)"
 )
-#: A transaction holds an entry of it, which no consumer of this instance has: the others wait, to come after it. The
-#: instance is ``{0}``.
+#: True if a transaction holds an entry of the message group that no consumer of this instance (``{0}``) has: the other
+#: entries wait, to be delivered after it.
 _WAITS = f"""(select true from {SCHEMA}.pending_retirement r where r.group_id = $1::int4
                 and r.message_group = k and r.holder is distinct from {{0}}::int4 limit 1)"""
 _CLAIMED = f"(select c.key from {SCHEMA}.message_group c where c.group_id = $1::int4 and c.key = k)"
 
-#: group, key after which to look, most keys to look at, most to claim, instance: claims message groups of a fifo
-#: address with entries to deliver and no claim. Rows: (0, the key after which to go on, whether there may be more);
+#: group, key after which to search, most keys to read, most to claim, instance: claims message groups of a fifo
+#: address with entries to deliver and no claim. Rows: (0, the key after which to continue, whether others may follow);
 #: then (1, key, false) for each claimed group. A group of a single message (its key is above 0) needs no claim.
 SCAN = Query(
     b"scan_groups",
@@ -110,7 +112,7 @@ SCAN = Query(
     line=_LINE,
 )
 
-#: group, keys, instance: claims those of the message groups that have entries to deliver and no claim; their keys
+#: group, keys, instance: claims the message groups that have entries to deliver and no claim; returns their keys
 CLAIM = Query(
     b"claim_groups",
     f"""with wanted as materialized (
@@ -122,7 +124,7 @@ CLAIM = Query(
     line=_LINE,
 )
 
-#: group, keys, instance, notice: gives these claims up; a notice that is not empty is sent to the other instances
+#: group, keys, instance, notice: releases these claims; a notice that is not empty is sent to the other instances
 RELEASE = Query(
     b"release_groups",
     f"""with gone as (
@@ -134,7 +136,7 @@ RELEASE = Query(
     line=_LINE,
 )
 
-#: group, keys, instance: gives up all claims of the instance but these
+#: group, keys, instance: releases all claims of the instance except these
 FORGET = Query(
     b"forget_groups",
     f"""delete from {SCHEMA}.message_group
@@ -144,10 +146,10 @@ FORGET = Query(
     line=_LINE,
 )
 
-#: group, keys, most entries of each, most bytes, lease, ids above which to look (one for each key): of message groups
-#: that are claimed, each from its first entry above on. Asked only after the claim is committed: then all that the
-#: instance before gave back is there. Rows: an entry and its key; then one per key: id null, half_id = number found,
-#: expires_at = the id of the first that waits for its time, behind which nothing is taken.
+#: group, keys, most entries of each, most bytes, lease, ids above which to read (one for each key): leases entries of
+#: claimed message groups, each from its first entry above on. Run only after the claim is committed: then all entries
+#: that the previous instance returned are visible. Rows: an entry and its key; then one per key: id null, half_id =
+#: number found, expires_at = the id of the first that is delayed, behind which no entry is leased.
 LEASE = Query(
     b"lease_groups",
     f"""with picked as materialized (

@@ -1,4 +1,4 @@
-"""Notices to the other instances that no change of the store brings with it."""
+"""Send notices to the other instances that accompany no change of the store."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ANNOUNCE_LINKS = Query(
 
 
 def arrive(asked: Queries) -> None:
-    """This instance has begun."""
+    """Notify the other instances that this one has started."""
     asked.ask(ARRIVE, [], lambda _: None)
 
 
 def announce_links(asked: Queries, texts: list[str], told: Callable[[], None]) -> None:
-    """Links are attached; each text says which."""
+    """Notify the other instances that links are attached; each text names one."""
     asked.ask(ANNOUNCE_LINKS, [arrays.text([text.encode() for text in texts])], lambda _: told())

@@ -1,4 +1,4 @@
-"""What users may do, as instances ask for it (S3)."""
+"""Query what users may do (S3)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ Granted = frozenset[tuple[str, str]]
 
 
 class Found(NamedTuple):
-    """``changes``: how many there were so far. ``none_counts``: there are no users and no permissions. ``anonymous``:
-    of clients without a login. ``users``: of those asked for, where they have some.
+    """The permissions found.
+
+    ``changes``: the number of changes so far. ``none_counts``: the store has no users and no permissions, so that
+    everything is allowed. ``anonymous``: of clients without a login. ``users``: of those queried that have some.
     """
 
     changes: int
@@ -42,7 +44,7 @@ def _found(rows: list[Row]) -> Found:
     return Found(changes, none_counts, anonymous, {str(user): frozenset(each) for user, each in granted.items()})
 
 
-#: names of users: all at one moment
+#: names of users: selects all their permissions in one snapshot
 _PERMISSIONS = Query(
     b"permissions",
     f"""select i.permission_changes, not exists (select from {SCHEMA}.user_account)
@@ -62,5 +64,5 @@ _PERMISSIONS = Query(
 
 
 def find(asked: Queries, names: Collection[str], answered: Callable[[Found | StoreError], None]) -> None:
-    """What the users ``names`` may do, and clients without a login."""
+    """Query what the users ``names``, and clients without a login, may do."""
     asked.ask(_PERMISSIONS, [arrays.text([name.encode() for name in names])], answered)

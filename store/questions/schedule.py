@@ -1,4 +1,4 @@
-"""The question about scheduled messages (rule D7): entries that are due get new ids."""
+"""Query scheduled messages (rule D7), and give new ids to entries that are due."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 class Due(NamedTuple):
-    """Entries of a consumer group, of one priority, that were due: the lowest of their ids now, and how many. ``key``:
-    of their message group, in which they have kept their places; None: they have new ids.
+    """Entries of a consumer group, of one priority, that were due: the lowest of their ids now, and how many.
+
+    ``key``: of their message group, in which they have kept their places; None: they have new ids.
     """
 
     group: int
@@ -32,9 +33,11 @@ class Due(NamedTuple):
 
 
 class Promoted(NamedTuple):
-    """``next_ms``: milliseconds until the next is due; None: there is none. ``through``: the time, in microseconds
-    since 2000, up to which none is left of those that were asked for. ``turn``: 0 where another instance gives
-    places now, or has given later ones; 2 where another has had the turn for too long.
+    """The result of a promotion.
+
+    ``next_ms``: milliseconds until the next entry is due; None: no entry is scheduled. ``through``: the time, in
+    microseconds since 2000, up to which no due entry is left. ``turn``: 0 if another instance promotes now, or has
+    given higher ids; 2 if another has had the turn for too long.
     """
 
     due: list[Due]
@@ -56,12 +59,12 @@ def _promoted(rows: list[Row]) -> Promoted:
     return Promoted([Due._make(row[:5]) for row in groups], next_ms, through, turn)
 
 
-#: new ids, whether other instances live and get a notice, the time above which to look, for how long another that has
-#: the turn may have given none (in ids, null for ever): gives entries that are due new ids, above all others; failed
-#: deliveries of a message group keep theirs. One instance at a time does so, and not with ids that were made before
-#: those that another has given just now: what is due in order stays in order. Rows: the groups concerned, each with its
-#: lowest new id and how many, by priority (and the key of a message group); and one with group 0: whether it was this
-#: one's turn, in how many milliseconds the next is due, null for never, and the time through which none is left.
+#: new ids, whether other instances live and get a notice, the time above which to search, for how long another that has
+#: the turn may have given none (in ids, null for ever): gives due entries new ids, above all others; failed deliveries
+#: of a message group keep theirs. One instance at a time does so, and not with ids generated before those that another
+#: has given just now, so that entries stay in the order in which they are due. Rows: the groups concerned, each with
+#: its lowest new id and how many, by priority (and the key of a message group); and one with group 0: the turn, in how
+#: many milliseconds the next is due (null: never), and the time up to which no due entry is left.
 PROMOTE = Query(  # lock order: 5, skipping those that are locked
     b"promote",
     f"""with turn as materialized (
@@ -110,20 +113,20 @@ def promote(
     notify: bool,
     stalled: int | None = None,
 ) -> None:
-    """Give entries that are due these new ids, at most as many: they come after all others.
+    """Give these new ids to entries that are due, at most as many, so that they follow all others.
 
     ``above``: only those due after this time, in microseconds since 2000. ``notify``: other instances live.
-    ``stalled``: for how many milliseconds another that has the turn may have given none; None: for ever.
+    ``stalled``: for how many milliseconds another that has the turn may have given no id; None: for ever.
     """
     patience = None if stalled is None else int8(stalled << 22)
     asked.ask(PROMOTE, [arrays.int8(ids), boolean(notify), int8(above), patience], promoted)
 
 
-# The question about entries whose time has run out in the store (rule P12).
+# The query that ends expired entries in the store (rule P12).
 
 
 class Expired(NamedTuple):
-    """How many entries were marked for the dead letters, and how many dropped."""
+    """The numbers of expired entries that were marked for the dead letters, and that were dropped."""
 
     marked: int
     dropped: int
@@ -133,8 +136,8 @@ def _expired(rows: list[Row]) -> Expired:
     return Expired(*rows[0])
 
 
-#: op id, instance: drops expired entries that are not leased, with one op, or marks them for the dead letters. One that
-#: holds up its message group is left until it is due, which the other instances are told.
+#: op id, instance: drops expired entries that are not leased, with one op, or marks them for the dead letters. An entry
+#: that blocks its message group is left until it is due, of which the other instances are notified.
 EXPIRE = Query(  # lock order: 5, skipping those that are locked
     b"expire",
     f"""with picked as (
@@ -167,5 +170,5 @@ EXPIRE = Query(  # lock order: 5, skipping those that are locked
 
 
 def expire(asked: Queries, op: bytes, instance: int, expired: Callable[[Expired | StoreError], None]) -> None:
-    """Drop expired entries that are not leased, with one op, or mark them; some hundred at once."""
+    """Drop expired entries that are not leased, with one op, or mark them for the dead letters; some 500 at once."""
     asked.ask(EXPIRE, [op, int4(instance)], expired)

@@ -1,4 +1,4 @@
-"""Questions about the claims of containers that want one connection only (rule P15).
+"""Query the claims of containers that allow one connection only (rule P15).
 
 A claim is found by the digest of user and container-id; its holder is a connection, by its instance and its number
 there.
@@ -33,8 +33,10 @@ class Holder(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """``own``: the connection has the claim. ``seen``: its holder has shown since the first question that it is alive.
-    ``asked_at``: the time of this question, for the next ones.
+    """The answer to a claim.
+
+    ``own``: the connection has the claim. ``seen``: its holder has shown since the first query that it is alive.
+    ``asked_at``: the time of this query, for the next ones.
     """
 
     own: bool
@@ -46,9 +48,9 @@ def _answer(rows: list[Row]) -> Answer:
     return Answer(*rows[0][:3])
 
 
-#: digest, container-id, instance, number of the connection, close_existing, when it asked first (empty: now): whether
-#: the claim is its own, whether the holder has shown since that it is alive, and the time of this question. Notifies
-#: the current holder.
+#: digest, container-id, instance, number of the connection, close_existing, time of its first query (empty: now):
+#: returns whether the connection has the claim, whether the holder has shown since that it is alive, and the time of
+#: this query. Notifies the current holder.
 CLAIM = Query(
     b"claim",
     f"""with taken as (
@@ -66,7 +68,7 @@ CLAIM = Query(
     _answer,
 )
 
-#: digest, instance, number: the holder of the claim is alive
+#: digest, instance, number: writes that the holder of the claim is alive
 SEEN = Query(
     b"seen",
     f"""update {SCHEMA}.sole_connection set seen_at = now()
@@ -92,8 +94,9 @@ def claim(
     asked_at: str,
     answered: Callable[[Answer | StoreError], None],
 ) -> None:
-    """Take the claim if it is free; otherwise notify its holder. ``asked_at``: from the answer to the first question;
-    empty in the first.
+    """Take the claim if it is free; otherwise notify its holder.
+
+    ``asked_at``: from the answer to the first query; empty in the first.
     """
     digest, instance, number = holder.parameters
     parameters = [digest, container.encode(), instance, number, boolean(close_existing), asked_at.encode()]
@@ -101,7 +104,7 @@ def claim(
 
 
 def seen(asked: Queries, holder: Holder) -> None:
-    """The holder of the claim is alive."""
+    """Write that the holder of the claim is alive."""
     asked.ask(SEEN, holder.parameters, lambda _: None)
 
 

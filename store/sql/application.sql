@@ -1,9 +1,9 @@
--- What applications call in their SQL transactions. store/roles.py lists it.
+-- The functions that applications call in their SQL transactions. store/roles.py lists them.
 
 -- ---- coordinator.first_time: the inbox (X4)
 
--- Whether no transaction that committed, nor this one, has asked the same before (X4): for the transaction in which
--- an application does the work of a message. Waits for another that has just asked, until it has ended.
+-- Returns whether no committed transaction, nor this one, has called it with the same arguments before (X4): for the
+-- transaction in which an application processes a message. Waits for another that has just called it, until that ends.
 -- lock order: 9, trying it
 create function coordinator.first_time(consumer text, message_id text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -238,8 +238,8 @@ begin
     headers, group_id, delay, deliver_at, ttl, priority);
 end $$;
 
--- The rows of this transaction become messages, in order. Addresses are locked as by a batch: one that is removed
--- meanwhile refuses the commit, and one that is to be removed waits for the rest of it.
+-- Converts the rows of this transaction to messages, in order. Addresses are locked as by a batch: if one was removed
+-- meanwhile the commit is refused, and a later removal waits for the end of the commit.
 -- lock order: 7, 8; 1 (notice), skipping it
 create function coordinator.send_outbox() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
 -- Functions and triggers that SQLAlchemy's metadata cannot express: append-only tables, partitions of a day, names that
--- outlive what they named, decisions. store/tables.py has the tables, and runs this file after it has made them.
--- tests/unit/test_sql_files.py holds the constants that are written here against those of the Python code.
+-- outlive their objects, decisions. store/tables.py has the tables, and runs this file after it has created them.
+-- tests/unit/test_sql_files.py compares the constants in this file with those of the Python code.
 
 -- Bodies are not compressed: they are written once and read once, on the hot path.
 alter table coordinator.half alter column message set storage external;
@@ -43,9 +43,9 @@ create trigger audit_append_only before update or delete on coordinator.audit
 create trigger audit_not_truncated before truncate on coordinator.audit
   for each statement execute function coordinator.audit_append_only();
 
--- Makes the missing partitions of a day, unless retention has dropped it, and returns the names of the new ones.
--- They are attached afterwards: "create table ... partition of" would lock out all writers of the parent. As the
--- owner of the store, for a service that owns nothing (S9); who may use the parent may use them.
+-- Creates the missing partitions of a day, unless retention has dropped it, and returns the names of the new ones.
+-- They are attached afterwards: "create table ... partition of" would lock out all writers of the parent. Runs as the
+-- owner of the store, for a service that owns nothing (S9); roles have the same privileges as on the parent.
 -- lock order: 1
 create function coordinator.make_day(day date) returns text[] language plpgsql
 security definer set lock_timeout = '2s' set search_path = pg_catalog, pg_temp as $$
@@ -86,22 +86,22 @@ end $$;
 
 revoke execute on function coordinator.make_day(date) from public;
 
--- A statement that looks in the partitions of some days met the half of another: it is sent again, with that day.
+-- Ends a statement that reads the partitions of some days and needs a half of another: it is run again with that day.
 create function coordinator.elsewhere(half_id bigint) returns bytea language plpgsql as $$
 begin
   raise exception 'a half of another day' using errcode = 'CO003',
     constraint = to_char(to_timestamp(((half_id >> 22) + 1704067200000) / 1000) at time zone 'UTC', 'YYYYMMDD');
 end $$;
 
--- Undoes a whole batch statement, which calls it only if there is a reason.
+-- Refuses a whole batch statement, by raising an error; it is called only if there is a reason.
 create function coordinator.refuse(code text, why text) returns int4 language plpgsql as $$
 begin
   raise exception '%', why using errcode = code;
 end $$;
 
--- Whether this transaction may give entries that are due new ids from ``lowest`` on. 1: no other does now, and the
--- last one gave lower ids. Ids of more than a second before are let through: the clock was set back. 2: another does
--- now, and has given none for ``stalled``, by ids; null waits for it. 0: it may not.
+-- Returns whether this transaction may give due entries new ids from ``lowest`` on. 1: no other does so now, and the
+-- last one gave lower ids. Ids of more than a second before are allowed: the clock was set back. 2: another does so
+-- now, and has given none for ``stalled``, in ids; null waits for it. 0: it may not.
 -- lock order: 1, skipping it
 create function coordinator.may_promote(lowest int8, stalled int8) returns int8 language plpgsql as $$
 declare
@@ -115,7 +115,7 @@ begin
 end $$;
 
 -- Clients can use up ids of addresses and groups, by dynamic nodes and by subscriptions that end with their link. So
--- each id comes again, unless one has it still, or its name is remembered, as it is while a message may name it.
+-- ids are reused, unless an object still has one, or its name is remembered, as it is while a message may refer to it.
 create function coordinator.free_id() returns trigger language plpgsql set enable_seqscan = off as $$
 begin
   while case tg_table_name
@@ -135,7 +135,7 @@ create trigger address_free_id before insert on coordinator.address
 create trigger consumer_group_free_id before insert on coordinator.consumer_group
   for each row execute function coordinator.free_id();
 
--- Names outlive their addresses and groups.
+-- Keeps the names of removed addresses and groups.
 create function coordinator.remember_removed() returns trigger language plpgsql as $$
 begin
   if tg_table_name = 'address' then
@@ -214,8 +214,8 @@ begin
   perform pg_notify('coordinator_decided', '');
 end $$;
 
--- Gives back what these transactions have retired and that came to nothing, where no instance has the delivery in
--- memory: it has failed once more (D5).
+-- Returns the deliveries that these rolled-back transactions have retired, if no instance has them in memory: each has
+-- failed once more (D5).
 create function coordinator.give_back(txns uuid[], instance int4) returns void language plpgsql as $$
 declare
   notice text;
@@ -383,7 +383,8 @@ begin
   return query select a, a = any(first) from unnest(txns) a;
 end $$;
 
--- One of them, by a process that knows none of its halves. False: it is decided, or there is no such transaction.
+-- Decides one checkable transaction, by a process that does not know its halves. False: it is decided, or there is no
+-- such transaction.
 create function coordinator.decide(txn uuid, decision text, reason text, instance int4 default null) returns boolean
 language sql set enable_seqscan = off as $$
   select won from coordinator.decide_all(array[txn], array[decision], array[reason], instance, '{}', '{}', '{}',
@@ -454,8 +455,8 @@ begin
   return true;
 end $$;
 
--- Whether one of the transactions is decided: for a batch that has just entered them. The lowest and the highest of
--- their ids, as parameters, leave the partitions of other days out of the plan: these cost nothing, however many.
+-- Returns whether one of the transactions is decided, for a batch that has just inserted them. The lowest and the
+-- highest of their ids, as parameters, exclude the partitions of other days from the plan, however many there are.
 create function coordinator.any_decided(txns uuid[], entered bigint) returns boolean language plpgsql as $$
 declare
   lowest uuid := txns[1];

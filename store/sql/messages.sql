@@ -1,5 +1,5 @@
--- AMQP messages that SQL makes and reads (part 3, section 3.2). The encodings are the shortest that a type has, as most
--- clients choose them. The order of the functions is that of their calls: PostgreSQL looks into SQL functions when it
+-- Encode and read AMQP messages in SQL (part 3, section 3.2). The encodings are the shortest that a type has, as most
+-- clients choose them. The order of the functions is that of their calls: PostgreSQL checks SQL functions when it
 -- creates them.
 
 -- A value with a size: ``code`` is that of the short form, for up to 255 octets.
@@ -234,7 +234,7 @@ create function coordinator.outbox_id(number int8, above int8) returns int8 lang
 $$;
 
 
--- ---- What a message that is kept aside says in its octets: where it was posted, and why it is not there (rule H10).
+-- ---- The annotations of a message that is set aside: where it was posted, and why it is not there (rule H10).
 --
 -- The copies of a transaction are made in one SQL transaction, however many and however large they are: by PostgreSQL,
 -- so that none of their octets come to an instance. Dead letters, which an instance makes one by one, say theirs in the

@@ -1,4 +1,4 @@
--- What a person reads (H18), and what the functions and programs ask. Tables have singular names, these views plural ones;
+-- Views for persons (H18), and for the functions and programs. Tables have singular names, these views plural ones;
 -- docs/how-to/watch-it-run.md says what reading each costs.
 
 -- All halves of undecided checkable transactions.
@@ -82,7 +82,7 @@ create view coordinator.undecided as
          t.declared_at, t.timeout_at, t.checks, t.next_check_at, t.instance_id
     from coordinator.txn t where not exists (select from coordinator.op o where o.id = t.id);
 
--- One row a half and consumer group; a half that no group has, or can have yet, has one row without a group.
+-- One row a half and consumer group; a half without a group, or not committed yet, has one row whose group is null.
 create view coordinator.messages as
   with ended as (
     select distinct on (u.half_id, u.group_id) u.half_id, u.group_id,

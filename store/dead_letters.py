@@ -256,7 +256,7 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
 def _take(connection: Connection, group: int, ids: Sequence[int]) -> set[int]:
     """Lock the letters that no instance holds, and return their ids.
 
-    It waits for nobody: a batch under way may have locked what it retires, and would wait for the letters locked here.
+    It waits for no lock: a batch under way may have locked what it retires, and would wait for the letters locked here.
     From now on rows are looked up by key.
     """
     connection.execute(BY_KEY)

@@ -435,7 +435,7 @@ _KNOWN: Final = text(
             where o.id = a.id and o.decision in ('commit', 'rollback') limit 1) o on true
           left join {SCHEMA}.txn t on t.id = any(array[a.id])"""
 )
-#: Selects checkable transactions that nobody else decides now. Lock order: 3, skipping those that are locked.
+#: Selects checkable transactions that no other session decides now. Lock order: 3, skipping those that are locked.
 _FREE: Final = text(
     f"""select t.id from {SCHEMA}.txn t where t.id = any(cast(:ids as uuid[])) and t.producer_group is not null
          order by t.id for update skip locked"""

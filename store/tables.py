@@ -172,7 +172,7 @@ consumer_group = Table(
     Column("on_expiry", Text),
     Column("max_attempts", SmallInteger),
     Column("retry", Text),
-    # The id of the user who created it, where it is a subscription of that user's container: nobody else may join it.
+    # The id of the user who created it, where it is a subscription of that user's container: no other user may join it.
     Column("owner", Text),
     UniqueConstraint("address_id", "name"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
@@ -554,7 +554,7 @@ heartbeat = Table(
 lock = Table(
     "lock",
     metadata,
-    # Whoever has locked a row is the only one that performs the task it names (store/locks.py).
+    # The session that has locked a row is the only one that performs the task it names (store/locks.py).
     Column("name", Text, primary_key=True),
 )
 

@@ -1,4 +1,4 @@
-"""The queues in use, found by their consumer groups as long as a known address, a link, or a transaction refers to them.
+"""The queues in use, by their consumer groups: found while a known address, a link, or a transaction refers to them.
 
 mypyc does not compile this file: a compiled class takes no weak reference.
 """

@@ -187,12 +187,10 @@ class Batch:
         self.number = self.attempts = 0
         #: when it was sent for the first time, by the monotonic clock
         self.begun = 0.0
-        #: True if its connection was last lost because the server is closing, or refuses writes for now; and the
-        #: SQLSTATE of that, or an empty string
+        #: True if the server, closing or refusing writes, ended its connection last; and its SQLSTATE, or ''
         self.ended_by_server, self.refused_with = False, ""
         self.units: list[Unit] = []
-        #: rows that the statement writes and deletes: halves, entries of a fan-out, retirements, ops except plain
-        #: commits
+        #: rows that the statement writes and deletes: halves, fan-out entries, retirements, ops except plain commits
         self.rows = self.octets = 0
         #: True if partitions of its days were missing, and were created once
         self.days_made = False

@@ -42,7 +42,7 @@ _ENDING = -1
 #: In place of a group's id: the group is another user's.
 _OTHERS = -2
 
-#: address id, name, instance, most, user, owner ('' each: nobody): finds or makes a group; returns its id, or _FULL,
+#: address id, name, instance, most, user, owner (each may be ''): finds or makes a group; returns its id, or _FULL,
 #: _ENDING, or _OTHERS; with an instance (not 0) a group that ends with its link. No row if another instance makes it at
 #: the same time: run the query again.
 MAKE = Query(

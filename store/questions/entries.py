@@ -263,7 +263,7 @@ def browse(
     octets: int,
     found: Callable[[Sequence[EntryRow] | StoreError], None],
 ) -> None:
-    """Read available entries after one of this priority and id, whoever holds them; leases nothing."""
+    """Read available entries after one of this priority and id, held by an instance or not; leases nothing."""
     priority, entry_id = behind
     asked.ask(BROWSE[rank], [int4(group), int8(entry_id), int4(most), int8(octets), int2(priority)], found)
 

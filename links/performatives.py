@@ -27,6 +27,7 @@ OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x1
 
 _FRAME = Struct(">IBBH")
 _NULL = 0x40
+_NULL_OCTET = bytes((_NULL,))
 _STRINGS = (b"\xa1", b"\xb1")
 
 
@@ -154,7 +155,7 @@ class Performative:
         """Return the whole frame with other values in these places; the octets begin with its header."""
         octets = bytes(self.octets)
         fields = [octets[start : skip(octets, start)] for start in self.starts]
-        fields += [bytes((_NULL,))] * (max(changes) + 1 - len(fields))
+        fields += [_NULL_OCTET] * (max(changes) + 1 - len(fields))
         for place, value in changes.items():
             fields[place] = value
         body = b"\x00\x53" + bytes((self.code,)) + encode_list(fields)
@@ -307,7 +308,6 @@ def _list(octets: bytes, at: int, end: int, deep: int) -> bytes:
 _SOURCE, _TARGET = 5, 6
 _DEFAULT_OUTCOME = 8
 _FIELDS_OF_MODIFIED = 2
-_NULL_OCTET = b"\x40"
 _BY_CODE = {code: kind for kind, code in states.CODE.items()}
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, case, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, case, delete, exists, func, insert, select, update
 
 from store import audit
 from store.audit import Action
@@ -16,6 +17,9 @@ from store.database import LONGEST_WAIT
 from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Locked, NotUndecided, boundary
 from store.ids import declared_at, id_at
 from store.tables import address, half, op, pending, pending_retirement, txn
+
+if TYPE_CHECKING:
+    from store.history import Decided
 
 # The outcome of a transaction (H15).
 
@@ -57,6 +61,20 @@ class Outcome:
     retired_from: tuple[str, ...] = ()
 
 
+def decided_outcome(txn_id: UUID, decided: Row[Any] | Decided, retired: int) -> Outcome:
+    """Return the outcome that an op, of the store or of the archive, says, without the names of addresses."""
+    return Outcome(
+        txn_id=txn_id,
+        outcome=decided.decision,
+        reason=decided.reason,
+        declared_at=declared_at(txn_id.bytes),
+        decided_at=decided.decided_at,
+        posted=decided.posted,
+        retired=retired,
+        instance_id=decided.instance_id,
+    )
+
+
 def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
     """Return the outcome of ``txn_id``.
 
@@ -69,15 +87,8 @@ def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
         ).one_or_none()
         if decided is not None:
             half_ids = list(decided.half_ids or ())
-            return Outcome(
-                txn_id=txn_id,
-                outcome=decided.decision,
-                reason=decided.reason,
-                declared_at=declared_at(txn_id.bytes),
-                decided_at=decided.decided_at,
-                posted=decided.posted,
-                retired=len(half_ids),
-                instance_id=decided.instance_id,
+            return replace(
+                decided_outcome(txn_id, decided, len(half_ids)),
                 posted_to=_names(connection, _halves_posted(txn_id, decided.decided_at)) if decided.posted else (),
                 retired_from=_names(connection, _halves(half_ids)) if half_ids else (),
             )

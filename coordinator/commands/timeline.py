@@ -23,7 +23,7 @@ from store import history, reasons, retention, traces
 from store.archive.reading import Archived
 from store.dead_letters import REPLAYED
 from store.ids import declared_at, moment_of
-from store.undecided import Outcome, outcome_of
+from store.undecided import Outcome, decided_outcome, outcome_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,7 +196,9 @@ def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path |
         return None
     outcome = "undecided" if decided is None else decided.decision
     line = Timeline(txn_id=txn_id, outcome=outcome, now=now, archive=archive)
-    line.summary = outcome_of(connection, txn_id) or _archived_outcome(txn_id, decided)
+    line.summary = outcome_of(connection, txn_id)
+    if line.summary is None and decided is not None:  # the events have the names of its addresses
+        line.summary = decided_outcome(txn_id, decided, len(decided.retired))
     _add_transaction(connection, line, txn_id, decided, row)
     if decided is not None:
         _add_retired(connection, line, txn_id, decided, most)
@@ -208,22 +210,6 @@ def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path |
     _add_set_aside(connection, line, decided, txn_id.bytes, most)
     _note_archive(line)
     return line
-
-
-def _archived_outcome(txn_id: UUID, decided: Decided | None) -> Outcome | None:
-    """Without the names of the addresses, which the events have."""
-    if decided is None:
-        return None
-    return Outcome(
-        txn_id=txn_id,
-        outcome=decided.decision,
-        reason=decided.reason,
-        declared_at=declared_at(txn_id.bytes),
-        decided_at=decided.decided_at,
-        posted=decided.posted,
-        retired=len(decided.retired),
-        instance_id=decided.instance_id,
-    )
 
 
 def of_message(connection: Connection, half_id: int, root: Path | None = None) -> Timeline | None:

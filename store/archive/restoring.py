@@ -16,8 +16,7 @@ from store.archive.copies import FILES, ArchiveUnusable, check_files, file_of, f
 from store.archive.days import Copy
 from store.database import LONGEST_WAIT
 from store.errors import boundary
-from store.ids import begin_of, id_at
-from store.partitions import name_of, op_id_at
+from store.partitions import name_of
 from store.tables import SCHEMA
 
 #: Copies rows from the temporary tables ``restored_<file>`` into the partition. Existing rows stay unchanged.
@@ -95,37 +94,10 @@ def _load(connection: Connection, name: str, columns: Mapping[str, str], path: P
 
 def _make_partition(connection: Connection, copy: Copy) -> None:
     """Create the partition of a day that retention has dropped, which the function ``make_day`` does not; commits."""
-    end = copy.day + timedelta(days=1)
-    at = {"half": id_at, "op": op_id_at}[copy.table]
-    name, parent = f"{SCHEMA}.{name_of(copy.table, copy.day)}", f"{SCHEMA}.{copy.table}"
+    name = f"{SCHEMA}.{name_of(copy.table, copy.day)}"
     # lock order: 1
     locks.take(connection, "days")
     if connection.scalar(text("select to_regclass(:name)"), {"name": name}) is None:
-        connection.execute(text(f"create table {name} (like {parent} including all)"))
-        low, high = at(begin_of(copy.day)), at(begin_of(end))
-        connection.execute(
-            text(f"alter table {parent} attach partition {name} for values from ('{low}') to ('{high}')")
-        )
-        connection.exec_driver_sql(_as_parent(copy.table, name_of(copy.table, copy.day)).replace("%", "%%"))
+        made = text(f"select {SCHEMA}.make_partition(:parent, :day)")
+        connection.execute(made, {"parent": copy.table, "day": copy.day})
     connection.commit()
-
-
-def _as_parent(parent: str, leaf: str) -> str:
-    """Return SQL that gives the partition ``leaf`` the same privileges and trigger as ``make_day`` does."""
-    return f"""do $$
-declare
-  parent text := '{parent}';
-  leaf text := '{leaf}';
-  privilege text;
-  role text;
-begin
-    for privilege, role in
-      select a.privilege_type, case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
-        from pg_class c cross join aclexplode(c.relacl) a
-       where c.oid = to_regclass('{SCHEMA}.' || parent) and a.grantee <> c.relowner loop
-      execute format('grant %s on {SCHEMA}.%I to %s', privilege, leaf, role);
-    end loop;
-    execute format('create trigger not_truncated before truncate on {SCHEMA}.%I for each statement'
-      ' when (current_setting(''coordinator.dropping'', true) is distinct from ''on'')'
-      ' execute function {SCHEMA}.append_only()', leaf);
-end $$"""

@@ -79,8 +79,6 @@ BEFORE = -(1 << 63)
 #: 9999-12-30: a message with a later expiry never expires, and no message is delivered later. PostgreSQL stores later
 #: times, and clients send them, but programs that read the store cannot represent them in every time zone.
 LATEST = 252_455_443_200_000_000
-#: The same in milliseconds since 1970.
-LATEST_MS = LATEST // 1000 + 946_684_800_000
 
 
 class DeliveryTerms(NamedTuple):

@@ -137,7 +137,8 @@ begin
   perform coordinator.put_into_outbox(address, message, available_at, expires_at, priority, group_id);
 end $$;
 
-create function coordinator.post_body(name text, body bytea,
+-- ``section`` is the begin of the section that carries the body, and ``code`` the constructor of its value.
+create function coordinator.post_body(name text, section bytea, code int4, body bytea,
   properties jsonb, headers jsonb, group_id text,
   delay interval, deliver_at timestamptz, ttl interval,
   priority int4)
@@ -146,7 +147,10 @@ declare
   ttl_ms numeric := floor(extract(epoch from ttl) * 1000);
   given jsonb := case when jsonb_typeof(properties) = 'null' then null else properties end;
 begin
-  if name is null or body is null then
+  if octet_length(body) > 104857600 then
+    raise exception 'coordinator.post: the body has % octets, at most 104857600 were expected',
+      octet_length(body) using errcode = 'program_limit_exceeded';
+  elsif name is null or body is null then
     raise exception 'coordinator.post: expected an address and a body, not null'
       using errcode = 'null_value_not_allowed';
   elsif ttl_ms not between 1 and 4294967295 then
@@ -171,7 +175,8 @@ begin
     '\x005370'::bytea || coordinator.amqp_list(array[
       '\x41'::bytea, '\x50'::bytea || substring(int8send(priority) from 8),
       coordinator.amqp_unsigned(ttl_ms, '\x43', '\x52', '\x70')])
-    || coordinator.amqp_properties(given) || coordinator.amqp_headers(headers) || body,
+    || coordinator.amqp_properties(given) || coordinator.amqp_headers(headers)
+    || section || coordinator.amqp_sized(code, body),
     greatest(deliver_at, clock_timestamp() + nullif(delay, interval '0')),
     least(clock_timestamp() + ttl,
           case when (given ->> 'absolute-expiry-time')::float8 between 1 and 253402128000000
@@ -187,13 +192,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 begin
-  if octet_length(body) > 104857600 then
-    raise exception 'coordinator.post: the body has % octets, at most 104857600 were expected',
-      octet_length(body) using errcode = 'program_limit_exceeded';
-  end if;
   perform coordinator.post_body(
-    address,
-    '\x005377'::bytea || coordinator.amqp_sized(161, convert_to(body, 'UTF8')),
+    address, '\x005377', 161, convert_to(body, 'UTF8'),
     properties,
     headers, group_id, delay, deliver_at, ttl, priority);
 end $$;
@@ -206,13 +206,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 begin
-  if octet_length(body) > 104857600 then
-    raise exception 'coordinator.post: the body has % octets, at most 104857600 were expected',
-      octet_length(body) using errcode = 'program_limit_exceeded';
-  end if;
   perform coordinator.post_body(
-    address,
-    '\x005375'::bytea || coordinator.amqp_sized(160, body),
+    address, '\x005375', 160, body,
     properties,
     headers, group_id, delay, deliver_at, ttl, priority);
 end $$;
@@ -225,13 +220,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 begin
-  if octet_length(body::text) > 104857600 then
-    raise exception 'coordinator.post: the body has % octets, at most 104857600 were expected',
-      octet_length(body::text) using errcode = 'program_limit_exceeded';
-  end if;
   perform coordinator.post_body(
-    address,
-    '\x005375'::bytea || coordinator.amqp_sized(160, convert_to(body::text, 'UTF8')),
+    address, '\x005375', 160, convert_to(body::text, 'UTF8'),
     case when jsonb_typeof(properties) in ('object', 'null') or properties is null then
       '{"content-type": "application/json"}' || coalesce(nullif(properties, 'null'), '{}')
     else properties end,

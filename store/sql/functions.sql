@@ -16,8 +16,8 @@ create trigger half_append_only before update or delete on coordinator.half
 create trigger op_append_only before update or delete on coordinator.op
   for each row execute function coordinator.append_only();
 
--- PostgreSQL gives a partition no such trigger of its table: make_day does. coordinator.dropping, a setting of the
--- session, is on while retention truncates days that are dropped.
+-- PostgreSQL gives a partition no such trigger of its table: make_partition does. coordinator.dropping, a setting of
+-- the session, is on while retention truncates days that are dropped.
 create trigger not_truncated before truncate on coordinator.half for each statement
   when (current_setting('coordinator.dropping', true) is distinct from 'on')
   execute function coordinator.append_only();
@@ -43,43 +43,50 @@ create trigger audit_append_only before update or delete on coordinator.audit
 create trigger audit_not_truncated before truncate on coordinator.audit
   for each statement execute function coordinator.audit_append_only();
 
--- Creates the missing partitions of a day, unless retention has dropped it, and returns the names of the new ones.
--- They are attached afterwards: "create table ... partition of" would lock out all writers of the parent. Runs as the
--- owner of the store, for a service that owns nothing (S9); roles have the same privileges as on the parent.
+-- Creates the partition of a day for the table ``parent`` and returns its name. It is attached afterwards: "create table
+-- ... partition of" would lock out all writers of the parent. Roles have the same privileges as on the parent.
+create function coordinator.make_partition(parent text, day date) returns text language plpgsql as $$
+declare
+  first constant bigint := extract(epoch from day::timestamp) * 1000;
+  last constant bigint := extract(epoch from (day + 1)::timestamp) * 1000;
+  bounds constant text[] := case parent
+    when 'half' then array[(first - 1704067200000 << 22)::text, (last - 1704067200000 << 22)::text]
+    else array[rpad(lpad(to_hex(first), 12, '0'), 32, '0'), rpad(lpad(to_hex(last), 12, '0'), 32, '0')] end;
+  leaf constant text := parent || '_' || to_char(day, 'YYYYMMDD');
+  privilege text;
+  role text;
+begin
+  execute format('create table coordinator.%I (like coordinator.%I including all)', leaf, parent);
+  execute format('alter table coordinator.%I attach partition coordinator.%I for values from (%L) to (%L)',
+                 parent, leaf, bounds[1], bounds[2]);
+  for privilege, role in
+    select a.privilege_type, case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
+      from pg_class c cross join aclexplode(c.relacl) a
+     where c.oid = to_regclass('coordinator.' || parent) and a.grantee <> c.relowner loop
+    execute format('grant %s on coordinator.%I to %s', privilege, leaf, role);
+  end loop;
+  execute format('create trigger not_truncated before truncate on coordinator.%I for each statement'
+    ' when (current_setting(''coordinator.dropping'', true) is distinct from ''on'')'
+    ' execute function coordinator.append_only()', leaf);
+  return leaf;
+end $$;
+
+revoke execute on function coordinator.make_partition(text, date) from public;
+
+-- Creates the missing partitions of a day, unless retention has dropped it, and returns the names of the new ones. Runs
+-- as the owner of the store, for a service that owns nothing (S9).
 -- lock order: 1
 create function coordinator.make_day(day date) returns text[] language plpgsql
 security definer set lock_timeout = '2s' set search_path = pg_catalog, pg_temp as $$
 declare
-  first bigint := extract(epoch from day::timestamp) * 1000;
-  last bigint := extract(epoch from (day + 1)::timestamp) * 1000;
-  bounds text[];
   parent text;
-  leaf text;
   made text[] := '{}';
-  privilege text;
-  role text;
 begin
   perform from coordinator.lock l where l.name = 'days' for update;
   foreach parent in array array['half', 'op'] loop
-    leaf := parent || '_' || to_char(day, 'YYYYMMDD');
-    continue when to_regclass('coordinator.' || leaf) is not null
+    continue when to_regclass('coordinator.' || parent || '_' || to_char(day, 'YYYYMMDD')) is not null
       or exists (select from coordinator.retention r where r.table_name = parent and day < r.kept_from);
-    bounds := case parent
-      when 'half' then array[(first - 1704067200000 << 22)::text, (last - 1704067200000 << 22)::text]
-      else array[rpad(lpad(to_hex(first), 12, '0'), 32, '0'), rpad(lpad(to_hex(last), 12, '0'), 32, '0')] end;
-    execute format('create table coordinator.%I (like coordinator.%I including all)', leaf, parent);
-    execute format('alter table coordinator.%I attach partition coordinator.%I for values from (%L) to (%L)',
-                   parent, leaf, bounds[1], bounds[2]);
-    for privilege, role in
-      select a.privilege_type, case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
-        from pg_class c cross join aclexplode(c.relacl) a
-       where c.oid = to_regclass('coordinator.' || parent) and a.grantee <> c.relowner loop
-      execute format('grant %s on coordinator.%I to %s', privilege, leaf, role);
-    end loop;
-    execute format('create trigger not_truncated before truncate on coordinator.%I for each statement'
-      ' when (current_setting(''coordinator.dropping'', true) is distinct from ''on'')'
-      ' execute function coordinator.append_only()', leaf);
-    made := made || leaf;
+    made := made || coordinator.make_partition(parent, day);
   end loop;
   return made;
 end $$;

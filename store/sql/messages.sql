@@ -96,6 +96,11 @@ end $$;
 -- The section properties; nothing where none is given.
 create function coordinator.amqp_properties(given jsonb) returns bytea language plpgsql immutable as $$
 declare
+  -- in the order of the section's fields
+  names constant text[] := array['message-id', 'user-id', 'to', 'subject', 'reply-to', 'correlation-id', 'content-type',
+    'content-encoding', 'absolute-expiry-time', 'creation-time', 'group-id', 'group-sequence', 'reply-to-group-id'];
+  kinds constant text[] := array['id', 'binary', 'string', 'string', 'string', 'id', 'symbol',
+    'symbol', 'timestamp', 'timestamp', 'string', 'uint', 'string'];
   unknown text;
   list bytea;
 begin
@@ -105,39 +110,13 @@ begin
     raise exception 'coordinator.post: properties are an %, expected an object', jsonb_typeof(given)
       using errcode = 'invalid_parameter_value';
   end if;
-  select min(k) into unknown from jsonb_object_keys(given) k
-    where k not in (select p.name from (values ('message-id', 'id'),
-      ('user-id', 'binary'),
-      ('to', 'string'),
-      ('subject', 'string'),
-      ('reply-to', 'string'),
-      ('correlation-id', 'id'),
-      ('content-type', 'symbol'),
-      ('content-encoding', 'symbol'),
-      ('absolute-expiry-time', 'timestamp'),
-      ('creation-time', 'timestamp'),
-      ('group-id', 'string'),
-      ('group-sequence', 'uint'),
-      ('reply-to-group-id', 'string')) p(name, kind));
+  select min(k) into unknown from jsonb_object_keys(given) k where k <> all (names);
   if unknown is not null then
     raise exception 'coordinator.post: "%" is none of the properties of a message', unknown
       using errcode = 'invalid_parameter_value', hint = 'A property of your own goes into the headers.';
   end if;
   select coordinator.amqp_list(array_agg(coordinator.amqp_property(p.name, p.kind, given -> p.name) order by p.place))
-    into list from (
-      select *, row_number() over () as place from (values ('message-id', 'id'),
-      ('user-id', 'binary'),
-      ('to', 'string'),
-      ('subject', 'string'),
-      ('reply-to', 'string'),
-      ('correlation-id', 'id'),
-      ('content-type', 'symbol'),
-      ('content-encoding', 'symbol'),
-      ('absolute-expiry-time', 'timestamp'),
-      ('creation-time', 'timestamp'),
-      ('group-id', 'string'),
-      ('group-sequence', 'uint'),
-      ('reply-to-group-id', 'string')) v(name, kind)) p;
+    into list from unnest(names, kinds) with ordinality p(name, kind, place);
   return '\x005373'::bytea || list;
 end $$;
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
 from coordinator.__main__ import app
@@ -56,6 +57,10 @@ def test_a_restored_day_has_the_rights_of_its_table(old: Old) -> None:
     for table in ("half", "op"):
         asked = f"select has_table_privilege('pg_monitor', 'coordinator.{table}_{OLD:%Y%m%d}', 'select')"
         assert old.connection.exec_driver_sql(asked).scalar()
+        old.connection.commit()
+        with pytest.raises(DBAPIError, match="append"):
+            old.connection.exec_driver_sql(f"truncate coordinator.{table}_{OLD:%Y%m%d}")
+        old.connection.rollback()
 
 
 def _of_another(old: Old, _: date) -> None:

@@ -101,7 +101,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 lock:
 	@.ci/bootstrap check
 	$(LOCK) requirements/build.in --output-file requirements/build.txt
-	$(LOCK) setup.cfg --constraints requirements/build.txt --output-file requirements/serve.txt
+	$(LOCK) setup.cfg --extra all --constraints requirements/build.txt --output-file requirements/serve.txt
 	$(LOCK) requirements/proton.in --constraints requirements/serve.txt --output-file requirements/proton.txt
 	$(LOCK) setup.cfg --extra test --constraints requirements/build.txt --constraints requirements/serve.txt \
 		--output-file requirements/test.txt

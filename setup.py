@@ -1,16 +1,22 @@
-"""The compiled part, and for .ci/build the rules by mypyc; all else is in setup.cfg, which has no place for them."""
+"""The compiled part, the rules by mypyc for .ci/build and .ci/dist, and the migrations; setup.cfg, which has all else,
+has no place for them.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 _CAREFUL = ["-O2", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra"]
 
-# Without a compiler, or when it fails, the twins in Python run: `coordinator --version` says so.
+_MYPYC = "RULES_BY_MYPYC" in os.environ
+
+# Without a compiler, or when it fails, the twins in Python run: `coordinator --version` says so. A wheel has all of it.
 _extensions = [
-    Extension(module, [module.replace(".", "/") + ".c"], extra_compile_args=_CAREFUL, optional=True)
+    Extension(module, [module.replace(".", "/") + ".c"], extra_compile_args=_CAREFUL, optional=not _MYPYC)
     for module in ("store.codec._scan", "links._frames", "links._steps", "store._packing")
 ]
 
@@ -28,7 +34,7 @@ _HOT = {
 }
 _RULES = [f"{folder}/{name}.py" for folder, names in _HOT.items() for name in names.split()]
 
-if "RULES_BY_MYPYC" in os.environ:
+if _MYPYC:
     from mypyc.build import mypycify
 
     # Tests by day compile without optimization, in half the time.
@@ -41,4 +47,15 @@ if "RULES_BY_MYPYC" in os.environ:
         [*flags, *_RULES], opt_level=optimization, debug_level="0", multi_file=True, target_dir="build/rules"
     )
 
-setup(ext_modules=_extensions)
+
+
+class _WithMigrations(build_py):
+    """Installed, alembic/ is in the package store: at the top it would be in the folder of the library Alembic."""
+
+    def _get_data_files(self) -> list[tuple[str, str, str, list[str]]]:
+        migrations = [str(path.relative_to("alembic")) for path in sorted(Path("alembic").rglob("*.py"))]
+        to = str(Path(self.build_lib, "store", "alembic"))
+        return [*super()._get_data_files(), ("store", "alembic", to, migrations)]
+
+
+setup(ext_modules=_extensions, cmdclass={"build_py": _WithMigrations})

@@ -98,7 +98,15 @@ def main() -> None:
     # or Python looks through all that there is for garbage before it ends: half a second of a reconciliation
     atexit.register(gc.freeze)
     with checked():
-        app(prog_name="coordinator")
+        try:
+            app(prog_name="coordinator")
+        except ModuleNotFoundError as error:
+            from coordinator.extras import explained
+
+            if (said := explained(error)) is None:
+                raise
+            typer.echo(f"error: {said}", err=True)
+            raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 #: Of the schema, the oldest first: each is the version of the coordinator that has made it.
 REVISIONS: Final = ("0.1",)
 
-_SCRIPTS = Path(__file__).resolve().parent.parent / "alembic"
+_HERE = Path(__file__).resolve().parent
+#: in this package where it is installed, else beside it
+_SCRIPTS = next(folder / "alembic" for folder in (_HERE, _HERE.parent) if (folder / "alembic" / "env.py").exists())
 
 # Of the session: two services that start at once migrate one after the other.
 _LOCK = 0x636F6F72_6D696772  # "coormigr"

@@ -37,6 +37,14 @@ def fail(message: str, status: int = 1) -> NoReturn:
     raise typer.Exit(status)
 
 
+def require(extra: str) -> None:
+    """End the command, with 2, where ``extra`` of :data:`coordinator.extras.MODULES` is not installed."""
+    from coordinator.extras import missing
+
+    if (said := missing(extra)) is not None:
+        fail(said, 2)
+
+
 def named_folder(text: str) -> Path:
     """The folder of an option. An empty text ends the command: it may be of a variable that is not set, and would be
     the current folder.

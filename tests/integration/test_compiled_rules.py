@@ -40,6 +40,17 @@ for each in set(subclasses(object)):
                 print(each.__module__, each.__qualname__)
 """
 
+#: runs --version, imports what serves, and prints which modules of ours are not of their source
+_WHERE_FROM = """
+import importlib, sys
+from coordinator.__main__ import app
+app(["--version"], standalone_mode=False)
+for name in ("coordinator.commands.worker", "links.worker"):
+    importlib.import_module(name)
+print([name for name, module in sys.modules.items() if name.split(".")[0] in ("coordinator", "links", "store")
+       and not (module.__file__ or "").endswith(".py")])
+"""
+
 
 def _version(tree: Path, **more: str) -> str:
     given = {name: value for name, value in environment(**more).items() if name != "PYTHONPATH"}
@@ -70,11 +81,12 @@ def test_what_tests_start_with_them_has_them(compiled_rules: Path, compiled_part
     assert done.stdout.endswith(", with its compiled part\n")
 
 
-def test_the_command_says_which_twins_run(compiled_rules: Path) -> None:
+def test_the_source_beside_what_is_compiled_is_taken_where_that_is_asked_for(compiled_rules: Path) -> None:
+    """As it lies in a wheel."""
     given = environment(PYTHONPATH=str(compiled_rules), COORDINATOR_PURE="1")
-    command = [sys.executable, "-m", "coordinator", "--version"]
+    command = [sys.executable, "-c", _WHERE_FROM]
     done = subprocess.run(command, cwd="/", env=given, capture_output=True, text=True, check=True)
-    assert done.stdout.endswith(", its rules compiled, all else in Python, as COORDINATOR_PURE is 1\n")
+    assert done.stdout == "coordinator 0.1.0, in Python alone, as COORDINATOR_PURE is 1\n[]\n"
 
 
 def test_a_name_that_changes_is_compiled_anew(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve build test test-all test-quick check format lock sbom rules bench bench-peers bench-spark fuzz watch-kills demo clean
+.PHONY: help serve dist test test-all test-quick check format lock sbom rules bench bench-peers bench-spark fuzz watch-kills demo clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -14,10 +14,10 @@ serve:
 	@.ci/bootstrap serve
 	@exec $(BIN)/coordinator serve $(ARGS)
 
-#: make build       compile the rules, a minute: build/compiled/bin/coordinator serve
-build:
+#: make dist        what is installed elsewhere: dist/   ARGS="3.12" for one version of Python
+dist:
 	@.ci/bootstrap check
-	@.ci/build
+	@.ci/dist $(ARGS)
 
 # Each process has a PostgreSQL, a Spark and services of its own; much of their time they wait for others to start, so
 # there is one more than processors.
@@ -106,6 +106,7 @@ lock:
 	$(LOCK) setup.cfg --extra test --constraints requirements/build.txt --constraints requirements/serve.txt \
 		--output-file requirements/test.txt
 	$(LOCK) requirements/sbom.in --output-file requirements/sbom.txt
+	$(LOCK) requirements/dist.in --output-file requirements/dist.txt
 
 #: make sbom        the bill of materials of what serves: build/sbom.json, CycloneDX
 sbom:
@@ -116,4 +117,4 @@ sbom:
 
 #: make clean       remove .venv and everything built
 clean:
-	rm -rf .venv build *.egg-info clients/python/build clients/python/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist *.egg-info clients/python/build clients/python/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

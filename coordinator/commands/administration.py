@@ -195,7 +195,11 @@ def defects_by_name() -> Iterator[None]:
         yield
     except typer.Exit:
         raise
-    except Exception as error:  # noqa: BLE001 - it is told whole
+    except Exception as error:
+        from coordinator.extras import explained
+
+        if isinstance(error, ModuleNotFoundError) and explained(error) is not None:
+            raise  # __main__ tells of it
         traceback.print_exception(error)
         fail("that is a defect of coordinator, and nothing that was found", 2)
 

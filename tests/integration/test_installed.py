@@ -1,0 +1,259 @@
+"""What ``make dist`` makes, installed as a user does: in a virtual environment of its own, outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.readme import blocks, section
+from tests.rules import ROOT
+
+pytestmark = pytest.mark.night
+
+_UV = Path(sys.executable).with_name("uv")
+_NAME = "amqp-transaction-coordinator"
+_PATIENCE_SECONDS = 300
+_MOST_OCTETS_OF_PLAIN = 150_000_000
+_OTHER_USER = 65534
+
+
+@pytest.fixture(scope="session")
+def dist() -> Path:
+    done = subprocess.run([ROOT / ".ci" / "dist"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return ROOT / "dist"
+
+
+class Installed:
+    """A virtual environment with a wheel, in a folder that all may enter."""
+
+    def __init__(self, folder: Path, python: Path, owner: int) -> None:
+        self.folder = folder
+        self._python = python
+        #: who runs the commands
+        self._owner = owner
+
+    def install(self, dist: Path, extras: str) -> None:
+        environment = {**os.environ, "UV_NO_CONFIG": "1", "UV_LINK_MODE": "copy"}
+        make: list[str | Path] = [
+            _UV,
+            "venv",
+            "--quiet",
+            "--no-project",
+            "--python",
+            self._python,
+            self.folder / "venv",
+        ]
+        subprocess.run(make, env=environment, check=True)
+        locked: list[str | Path] = ["--constraint", ROOT / "requirements" / "serve.txt", "--no-verify-hashes"]
+        pip: list[str | Path] = [
+            _UV,
+            "pip",
+            "install",
+            "--quiet",
+            "--find-links",
+            dist,
+            "--python",
+            self.folder / "venv/bin/python",
+        ]
+        subprocess.run([*pip, *locked, f"{_NAME}{extras}"], env=environment, check=True)
+
+    @property
+    def octets(self) -> int:
+        return sum(path.lstat().st_size for path in (self.folder / "venv").rglob("*"))
+
+    def popen(self, *command: str, more: Mapping[str, str]) -> subprocess.Popen[str]:
+        """A program of the environment, in the folder, without anything of ours in its surroundings."""
+        return subprocess.Popen(
+            [str(self.folder / "venv/bin" / command[0]), *command[1:]],
+            cwd=self.folder,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder), **more},
+            user=self._owner,
+            group=self._owner,
+            extra_groups=[],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *command: str, status: int = 0, **more: str) -> str:
+        """What it prints; it has to end with ``status``."""
+        with self.popen(*command, more=more) as process:
+            printed, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+        assert process.returncode == status, printed
+        return printed
+
+    @contextmanager
+    def serving(self, url: str, *arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+        """``coordinator serve`` once it answers."""
+        with self.popen("coordinator", "serve", "--listen", url, *arguments, more=more) as process:
+            try:
+                port = int(url.rpartition(":")[2])
+                while process.poll() is None:
+                    with socket.socket() as there:
+                        if there.connect_ex(("127.0.0.1", port)) == 0:
+                            break
+                    time.sleep(0.1)
+                assert process.poll() is None, process.communicate()[0]
+                yield process
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.communicate(timeout=_PATIENCE_SECONDS)
+
+
+def _pythons(dist: Path) -> dict[str, Path]:
+    """Where the interpreters are that the wheels were compiled with."""
+    found = {}
+    for environment in sorted((ROOT / "build/dist").glob("3.*/bin/python")):
+        found[environment.parent.parent.name] = environment.resolve()
+    return found
+
+
+def _may_run(python: Path) -> bool:
+    """Whether any user may: one in the home of root is root's alone."""
+    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in python.parents)
+
+
+@pytest.fixture(scope="module", params=["3.11", "3.12", "3.13"])
+def python(request: pytest.FixtureRequest, dist: Path) -> Path:
+    found = _pythons(dist)
+    if request.param not in found:
+        pytest.skip(f"CPython {request.param} is not there: make dist has left it out")
+    return found[request.param]
+
+
+@contextmanager
+def _installed(python: Path, dist: Path, extras: str) -> Iterator[Installed]:
+    owner = _OTHER_USER if os.geteuid() == 0 and _may_run(python) else os.geteuid()
+    with tempfile.TemporaryDirectory(prefix="coordinator-installed-", dir="/var/tmp") as folder:
+        os.chown(folder, owner, owner)
+        Path(folder).chmod(0o755)
+        made = Installed(Path(folder), python, owner)
+        made.install(dist, extras)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def plain(python: Path, dist: Path) -> Iterator[Installed]:
+    with _installed(python, dist, "") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def whole(python: Path, dist: Path) -> Iterator[Installed]:
+    with _installed(python, dist, "[all]") as made:
+        yield made
+
+
+@pytest.fixture
+def url() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"amqp://127.0.0.1:{free.getsockname()[1]}"
+
+
+def _programs(url: str) -> Mapping[str, str]:
+    """The README's ``post.py`` and ``take.py``, for a service at ``url``."""
+    shown = [block.text for block in blocks(section("A tour of two minutes")) if block.language == "python"]
+    return {text.split()[1].rstrip(":"): text.replace("amqp://127.0.0.1:5672", url) for text in shown}
+
+
+def _save(installed: Installed, url: str) -> None:
+    programs = _programs(url)
+    assert set(programs) == {"post.py", "take.py"}
+    for name, text in programs.items():
+        (installed.folder / name).write_text(text)
+
+
+def _says(installed: Installed, *words: str) -> str:
+    return installed.run("coordinator", *words)
+
+
+def test_the_tour(whole: Installed, url: str) -> None:
+    """With a PostgreSQL of its own; the service is killed in the middle."""
+    _save(whole, url)
+    with whole.serving(url) as service:
+        bought = whole.run("python", "post.py", "commit", "tea", "milk").strip()
+        regretted = whole.run("python", "post.py", "rollback", "pineapple").strip()
+        assert "commit" in _says(whole, "transaction", "show", bought)
+        assert "rollback" in _says(whole, "transaction", "show", regretted)
+        service.kill()
+    with whole.serving(url):
+        assert whole.run("python", "take.py") == "tea\nmilk\n"
+        assert "0 findings; report: report/report.html" in _says(whole, "reconcile", "--out", "report")
+    assert (whole.folder / "report" / "report.html").exists()
+
+
+def test_the_rules_are_compiled_and_the_source_runs_where_that_is_asked_for(whole: Installed, url: str) -> None:
+    compiled = "coordinator 0.1.0, with its compiled part, its rules compiled as well\n"
+    assert _says(whole, "--version") == compiled
+    source = whole.run("coordinator", "--version", COORDINATOR_PURE="1")
+    assert source == "coordinator 0.1.0, in Python alone, as COORDINATOR_PURE is 1\n"
+    _save(whole, url)
+    with whole.serving(url, COORDINATOR_PURE="1"):
+        whole.run("python", "post.py", "commit", "tea", "milk")
+        assert whole.run("python", "take.py") == "tea\nmilk\n"
+
+
+def test_plain_serves_with_the_postgresql_that_it_is_given(
+    python: Path, dist: Path, url: str, empty_database_url: str
+) -> None:
+    """Of this user, whom that server knows."""
+    with tempfile.TemporaryDirectory(prefix="coordinator-installed-") as folder:
+        plain = Installed(Path(folder), python, os.geteuid())
+        plain.install(dist, "")
+        _save(plain, url)
+        _says(plain, "migrate", "--database-url", empty_database_url)
+        with plain.serving(url, "--database-url", empty_database_url):
+            plain.run("python", "post.py", "commit", "tea", "milk")
+            assert plain.run("python", "take.py") == "tea\nmilk\n"
+
+
+def test_plain_is_small_and_says_which_extra_a_command_needs(plain: Installed) -> None:
+    assert plain.octets < _MOST_OCTETS_OF_PLAIN
+    said = plain.run("coordinator", "reconcile", "--out", "report", status=2)
+    assert said.endswith(f': pip install "{_NAME}[reconcile]"\n')
+    assert len(said.splitlines()) == 1
+
+
+def test_each_command_of_plain_prints_its_help(plain: Installed) -> None:
+    commands: Sequence[Sequence[str]] = [
+        [word for word in line.split()[2:] if word.islower()]
+        for line in (ROOT / "docs/reference/command-line.md").read_text("utf-8").splitlines()
+        if line.startswith("## coordinator ")
+    ]
+    assert len(commands) > 20
+    for words in commands:
+        assert _says(plain, *words, "--help").startswith("Usage: ")
+
+
+def test_the_source_distribution_is_whole(dist: Path, python: Path) -> None:
+    """A wheel that is built of it, without mypyc, has what the others have, but for what is compiled."""
+    (archive,) = dist.glob("*.tar.gz")
+    with tempfile.TemporaryDirectory(prefix="coordinator-installed-") as folder:
+        build: list[str | Path] = [_UV, "build", "--quiet", "--wheel", "--python", python, "--out-dir", folder, archive]
+        subprocess.run(build, env={**os.environ, "UV_NO_CONFIG": "1"}, check=True)
+        (wheel,) = Path(folder).glob("*.whl")
+        names = _names(wheel)
+    assert {"store/alembic/env.py", "store/sql/views.sql", "spark/report.html.j2", "spark/launch/bin/java"} <= names
+    others = list(dist.glob("amqp_transaction_coordinator-*.whl"))
+    assert others
+    for other in others:
+        assert _names(other) == names
+
+
+def _names(wheel: Path) -> set[str]:
+    """The files in it that are not compiled."""
+    names = zipfile.ZipFile(wheel).namelist()
+    return {name for name in names if ".dist-info/" not in name and not name.endswith(".so")}

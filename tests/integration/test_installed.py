@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,13 +29,6 @@ _MOST_OCTETS_OF_PLAIN = 150_000_000
 _OTHER_USER = 65534
 
 
-@pytest.fixture(scope="session")
-def dist() -> Path:
-    done = subprocess.run([ROOT / ".ci" / "dist"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return ROOT / "dist"
-
-
 class Installed:
     """A virtual environment with a wheel, in a folder that all may enter."""
 
@@ -43,6 +37,7 @@ class Installed:
         self._python = python
         #: who runs the commands
         self._owner = owner
+        self.data = folder / "data"
 
     def install(self, dist: Path, extras: str) -> None:
         environment = {**os.environ, "UV_NO_CONFIG": "1", "UV_LINK_MODE": "copy"}
@@ -78,7 +73,7 @@ class Installed:
         return subprocess.Popen(
             [str(self.folder / "venv/bin" / command[0]), *command[1:]],
             cwd=self.folder,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder), **more},
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder), "COORDINATOR_DATA_DIR": str(self.data), **more},
             user=self._owner,
             group=self._owner,
             extra_groups=[],
@@ -112,11 +107,12 @@ class Installed:
                 process.communicate(timeout=_PATIENCE_SECONDS)
 
 
-def _pythons(dist: Path) -> dict[str, Path]:
-    """Where the interpreters are that the wheels were compiled with."""
+def _pythons() -> dict[str, Path]:
+    """For each version that a wheel was compiled for the system's interpreter, else the one it was compiled with."""
     found = {}
     for environment in sorted((ROOT / "build/dist").glob("3.*/bin/python")):
-        found[environment.parent.parent.name] = environment.resolve()
+        version = environment.parent.parent.name
+        found[version] = Path(shutil.which(f"python{version}", path=os.defpath) or environment).resolve()
     return found
 
 
@@ -127,7 +123,7 @@ def _may_run(python: Path) -> bool:
 
 @pytest.fixture(scope="module", params=["3.11", "3.12", "3.13"])
 def python(request: pytest.FixtureRequest, dist: Path) -> Path:
-    found = _pythons(dist)
+    found = _pythons()
     if request.param not in found:
         pytest.skip(f"CPython {request.param} is not there: make dist has left it out")
     return found[request.param]

@@ -61,6 +61,8 @@ class Archived:
 
     def decision(self, txn_id: UUID) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
         """Return the op that decided the transaction, and the deliveries that it accepted."""
+        if not self._copies:  # then PyArrow need not be installed
+            return None
         import pyarrow.dataset as ds
 
         at = declared_at(txn_id.bytes)
@@ -74,6 +76,8 @@ class Archived:
 
         Each has ``txn_id`` and ``instance_id`` of its op.
         """
+        if not self._copies:
+            return []
         import pyarrow.dataset as ds
 
         own = (ds.field("txn_id") == str(txn_id)) & ds.field("posted").is_null()
@@ -90,6 +94,8 @@ class Archived:
         """Return the deliveries of these messages that ops with ids of that time cover, with the ops' ``txn_id`` and
         ``instance_id``.
         """
+        if not self._copies:
+            return []
         import pyarrow.dataset as ds
 
         where = ds.field("half_id").isin(list(half_ids)) & _between("op_id", low, high)
@@ -105,6 +111,8 @@ class Archived:
 
         ``front``: the first octets, of ``octets`` in all.
         """
+        if not self._copies:
+            return
         import pyarrow.compute as pc
         import pyarrow.dataset as ds
 

@@ -58,6 +58,14 @@ def test_what_meets_it_midway_says_the_same(without: Path, tmp_path: Path, datab
     assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 
+def test_what_became_of_a_transaction_is_told_without(without: Path, database_url: str) -> None:
+    """Where no day is archived there is nothing of the archive to read."""
+    unknown = "01a22593-0b2f-7000-8000-0196f9b1f282"
+    done = _run(without, "transaction", "show", unknown, "--database-url", database_url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: transaction {unknown} is not known: ")
+
+
 def test_the_extras_bring_the_modules_that_are_looked_for() -> None:
     options = configparser.ConfigParser()
     options.read(ROOT / "setup.cfg", "utf-8")

@@ -212,8 +212,9 @@ def test_plain_serves_with_the_postgresql_that_it_is_given(
         _save(plain, url)
         _says(plain, "migrate", "--database-url", empty_database_url)
         with plain.serving(url, "--database-url", empty_database_url):
-            plain.run("python", "post.py", "commit", "tea", "milk")
+            bought = plain.run("python", "post.py", "commit", "tea", "milk").strip()
             assert plain.run("python", "take.py") == "tea\nmilk\n"
+            assert "commit" in _says(plain, "transaction", "show", bought, "--database-url", empty_database_url)
 
 
 def test_plain_is_small_and_says_which_extra_a_command_needs(plain: Installed) -> None:

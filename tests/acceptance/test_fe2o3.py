@@ -46,6 +46,7 @@ def test_retirements_rolled_back_and_committed(run: Run) -> None:
     assert seen["left"] == ["m2"]  # released in the transaction that committed
 
 
+@pytest.mark.day
 @pytest.mark.rule("T31", "T3")
 def test_posts_and_retirements_as_one(run: Run) -> None:
     assert run("transfer") == {"from": [], "to": ["moved m0", "moved m1"]}

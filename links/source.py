@@ -14,8 +14,8 @@ from coordinator.address.permissions import unauthorized
 from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
 from links import checking, engine, outgoing, performatives
-from links.browsing import Broadcasting, Browsing
-from links.consuming import Choosing, Consuming, Subscribing
+from links.browsing import Browsing
+from links.consuming import Broadcasting, Choosing, Consuming, Subscribing
 from links.link import Attaching
 from store.permissions import Verb
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from coordinator.address.permissions import Rights
     from coordinator.service import Service
+    from links.channels import Termini
     from links.outgoing import Delivering
-    from links.performatives import Termini
     from links.reactor import Reactor
     from store.permissions import Verb
 

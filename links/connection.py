@@ -187,7 +187,7 @@ class Connection(Client):
         return bool(
             (self.output.unread and self.output.too_much_unread)
             or self.guard.waits
-            or self.parked.too_much
+            or (self.parked.octets and self.parked.too_much)
             or (self.posting and self.posts_wait)
         )
 

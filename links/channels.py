@@ -10,20 +10,23 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.errors import Condition, Refusal
-from links import engine, performatives
+from links import engine, states
 from links.frames import LITTLE, LinkState
 from links.incoming import Incoming
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER, Performative
 from store.codec.encoding import DecodeError, encode_string, scalar
 
 if TYPE_CHECKING:
+    from coordinator.outcomes import Outcome
     from links.connection import Connection
     from links.frames import Key, Told
-    from links.performatives import Termini
 
+#: fields of an attach, and of its source
+_SOURCE, _TARGET = 5, 6
+_DEFAULT_OUTCOME = 8
 
 # The sessions and links of a peer, by its frames.
 
@@ -82,6 +85,28 @@ class End:
         self.refusal: Refusal | None = None
         #: the fields of its termini that the engine hides
         self.asked: Termini | None = None
+
+
+class Termini(NamedTuple):
+    """The fields of an attach's source and target that the engine hides (part 3, section 3.5.3): whether each is
+    present, and the default-outcome of the source, or None.
+    """
+
+    source: bool
+    target: bool
+    default_outcome: Outcome | None
+
+
+def _termini(attach: Performative) -> Termini:
+    """Decode the hidden fields of an attach.
+
+    :raises DecodeError: the default-outcome is not one of the four.
+    """
+    fields = attach.fields(_SOURCE, _DEFAULT_OUTCOME + 1)
+    outcome = None
+    if len(fields) > _DEFAULT_OUTCOME:
+        outcome = states.default_outcome(attach.octets, fields[_DEFAULT_OUTCOME])
+    return Termini(attach.has(_SOURCE), attach.has(_TARGET), outcome)
 
 
 #: The act that follows a frame, right after the engine has got it.
@@ -280,10 +305,10 @@ class Channels:
         channel.named[sends, _said(name)] += 1
         end = channel.links[handle] = End(name, number, sends=sends, second=found.value(4) == _SECOND)
         try:
-            end.asked = performatives.asked(found)
+            end.asked = _termini(found)
         except DecodeError as error:
             end.refusal = Refusal(Condition.INVALID_FIELD, str(error))
-        address = found.address(6 if sends else 5)
+        address = found.address(_TARGET if sends else _SOURCE)
         if isinstance(address, str) and "\0" in address:
             end.refusal = _cut("an address")
         if not sends and found.value(8) is True:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from coordinator.address.permissions import Rights
     from coordinator.service import Service
+    from links.channels import Termini
     from links.outgoing import Delivering
-    from links.performatives import Termini
     from links.reactor import Reactor
     from store.permissions import Verb
 
@@ -187,7 +187,7 @@ class Connection(Client):
         return bool(
             (self.output.unread and self.output.too_much_unread)
             or self.guard.waits
-            or self.parked.too_much
+            or (self.parked.octets and self.parked.too_much)
             or (self.posting and self.posts_wait)
         )
 

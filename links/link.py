@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator.errors import Condition, Refusal
+from coordinator.printable import printable
 from coordinator.retirement import Departure
-from links import container, engine, frames, performatives, states
+from links import container, engine, frames, states
 from links.close_reason import CloseReason
 from store.codec.encoding import DecodeError
+from store.codec.values import Described, Map
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +35,8 @@ NONE: Mapping[engine.Pointer, bytes] = MappingProxyType({})
 #: the
 #: peer sends, and name.
 Identity = tuple[str | None, str, bool, str]
+#: characters of a node property's name in an error
+_LONGEST_KEY = 100
 
 
 class Link:
@@ -168,7 +172,7 @@ def copy_source(connection: Connection, pointer: engine.Pointer) -> None:
 def answer_default_outcome(connection: Connection, pointer: engine.Pointer, outcome: Outcome) -> None:
     """Put the default-outcome of our source into the answer to the attach, which is not written yet."""
     properties = engine.terminus_properties(engine.link_source(pointer))
-    marked = frames.with_default_outcome(performatives.encoded(outcome), engine.encoded_short(properties) or b"")
+    marked = frames.with_default_outcome(states.encoded(outcome), engine.encoded_short(properties) or b"")
     engine.put_octets(marked, properties)
     connection.output.frames.due = True
 
@@ -179,6 +183,35 @@ def copy_target(connection: Connection, pointer: engine.Pointer) -> None:
     engine.terminus_copy(target, engine.link_remote_target(pointer))
     if asked is not None and asked.target:
         engine.terminus_set_type(target, engine.TARGET)
+
+
+def look_at_node(asked: engine.Pointer) -> None:
+    """Check the properties that a client sets for its dynamic node (part 3, section 3.5.9). ``asked``: its terminus.
+
+    :raises Refusal: a property is unknown, or has another type.
+    """
+    name = "dynamic-node-properties"
+    found = engine.value(engine.terminus_properties(asked), name)
+    if found is not None and not isinstance(found, Map):
+        raise Refusal(Condition.INVALID_FIELD, f"{name}: a map was expected")
+    for key, wanted in found or ():
+        if key == container.LIFETIME_POLICY:
+            if (
+                not isinstance(wanted, Described)
+                or type(wanted.value) is not list
+                or wanted.descriptor not in container.LIFETIME_POLICIES
+            ):
+                raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} is a lifetime-policy, as delete-on-close")
+        elif key == "supported-dist-modes":
+            modes = wanted if type(wanted) is list else [wanted]
+            if not modes or not all(each in ("move", "copy") for each in modes):  # Proton's clients send a string
+                raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} has the symbols move and copy")
+        else:
+            raise Refusal(
+                Condition.NOT_IMPLEMENTED,
+                f"{name}: {printable(str(key), _LONGEST_KEY)} is not understood; expected lifetime-policy or "
+                "supported-dist-modes",
+            )
 
 
 def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: bool = False) -> None:

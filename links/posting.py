@@ -12,9 +12,9 @@ from coordinator.address.nodes import Address, look_at_target
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from coordinator.posts import Relay
-from links import container, engine, performatives, states, steps
+from links import container, engine, states, steps
 from links.incoming import Incoming
-from links.link import Attaching, answer_terminus, copy_source
+from links.link import Attaching, answer_terminus, copy_source, look_at_node
 from store.codec.encoding import DecodeError
 from store.permissions import Verb
 
@@ -35,13 +35,13 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     """Attach a link for posts: find or create the address, then answer and grant credit."""
     target = engine.link_remote_target(pointer)
     service = connection.service
-    capabilities = performatives.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
+    capabilities = engine.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
     topic = not _TOPICS.isdisjoint(capabilities)
     # T23: a refused post does not make its transaction rollback-only
-    properties = performatives.properties(engine.link_remote_properties(pointer), "the properties of the attach")
+    properties = engine.properties(engine.link_remote_properties(pointer), "the properties of the attach")
     continues = properties.get(container.ON_REFUSED_POST) == "continue"
     name = engine.address_of(target)
-    outcomes = performatives.symbols(
+    outcomes = engine.symbols(
         engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
     )
     rejects = not outcomes or "amqp:rejected:list" in outcomes  # a source without a list accepts all
@@ -49,7 +49,7 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     dynamic = bool(engine.terminus_is_dynamic(target))
     attaching = Attaching(connection, pointer)
     if dynamic:
-        performatives.look_at_node(target)
+        look_at_node(target)
     if name is not None and not dynamic:
         connection.need(Verb.SEND, name)
         attaching.right = Verb.SEND, name

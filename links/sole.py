@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from proton import symbol, uint
 
 from coordinator.errors import Condition, Refusal
-from links import container, engine, performatives
+from links import container, engine
 from links.close_reason import CloseReason
 from store.codec.encoding import DecodeError, decode, pairs, skip
 
@@ -47,7 +47,7 @@ def policy(connection: engine.Pointer) -> int | None:
 
     :raises Refusal: the extension has no such policy.
     """
-    desired = performatives.symbols(
+    desired = engine.symbols(
         engine.connection_remote_desired_capabilities(connection), "the desired capabilities of the open"
     )
     if container.SOLE_CONNECTION not in desired:

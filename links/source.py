@@ -13,10 +13,10 @@ from coordinator.address.nodes import Address
 from coordinator.address.permissions import unauthorized
 from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
-from links import checking, engine, outgoing, performatives
-from links.browsing import Broadcasting, Browsing
-from links.consuming import Choosing, Consuming, Subscribing
-from links.link import Attaching
+from links import checking, engine, outgoing
+from links.browsing import Browsing
+from links.consuming import Broadcasting, Choosing, Consuming, Subscribing
+from links.link import Attaching, look_at_node
 from store.permissions import Verb
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Wanted:
         self._service = connection.service
         self._pointer = pointer
         source = engine.link_remote_source(pointer)
-        capabilities = performatives.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
+        capabilities = engine.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
         self._topic = not _TOPICS.isdisjoint(capabilities)
         self._browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
         self._dynamic = bool(engine.terminus_is_dynamic(source))
@@ -72,7 +72,7 @@ class _Wanted:
         self._broadcast = self._group_name == addresses.EVERYTHING
         self._attaching = Attaching(connection, pointer)
         if self._dynamic:
-            performatives.look_at_node(source)
+            look_at_node(source)
         if self._name is not None:
             self._need(Verb.BROWSE if self._browse and not self._broadcast else Verb.RECEIVE)
         if self._broadcast:

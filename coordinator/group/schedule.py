@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.group.entries import now_micros
 from coordinator.group.fifo import FifoQueue
-from coordinator.group.window import next_whole_look
+from coordinator.group.window import WHOLE, next_whole_look
 from store.errors import StoreError
 from store.questions import schedule as questions
 
@@ -117,7 +117,7 @@ class Schedule:
 
         def promoted(answer: questions.Promoted | StoreError) -> None:
             if whole:
-                self._whole_at = next_whole_look(now, _LOOK_SECONDS)
+                self._whole_at = next_whole_look(now, WHOLE._replace(least=_LOOK_SECONDS))
             self._promoted(answer)
 
         questions.promote(

@@ -99,7 +99,7 @@ def test_a_store_that_is_long_to_look_through_is_looked_through_seldom(monkeypat
     clock[0] += 0.5
     loads.answer(complete=True)
     loads.load(NEWEST)
-    assert loads.looks[0] == pytest.approx(10.0)
+    assert loads.looks[0] == pytest.approx(9.5)
 
 
 def test_a_look_that_lasted_for_long_does_not_put_off_the_next_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

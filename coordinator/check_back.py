@@ -50,6 +50,7 @@ from store.questions import entries
 from store.questions.checks import Wanted
 from store.reasons import ADDRESS_REMOVED, CHECKED
 from store.spool import LARGE
+from store.turns import turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -235,9 +236,7 @@ class Turns(Generic[C]):
             del self._first[checker]
         while self.left and len(taken) < most:
             self.left -= 1
-            checker = next(iter(self._line))
-            self._line.move_to_end(checker)
-            taken[checker] = None
+            taken[turn_of(self._line)] = None
         return list(taken)
 
 

@@ -43,6 +43,7 @@ from coordinator.transitions import BACK
 from store.commit.terms import key_of
 from store.errors import StoreError
 from store.questions import message_groups as questions
+from store.turns import turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -693,7 +694,7 @@ class FifoQueue(Queue):
             if room > 0:
                 takers.append((self.lanes[each.key], each, room))
         if takers:
-            self.takers.next()
+            turn_of(self.takers.rooms)
         active = bool(takers) or self.takers.asked
         now = now_micros()
         while takers:

@@ -440,9 +440,8 @@ class Checks:
 
     def _all_read(self) -> None:
         """Schedule the next scan once all halves are read, with a pause if clients have committed meanwhile."""
-        now = time.monotonic()
         if self._instance.commit.rows > self._rows:
-            self._earliest = now + _LOOKS.pause(now - self._began)
+            self._earliest = _LOOKS.after(self._began)
         if self._again:
             self._look_in(0.0)
 

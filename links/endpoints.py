@@ -344,14 +344,10 @@ class Endpoints:
 class InTurn(Attaching):
     """An attach that waits for its turn."""
 
-    __slots__ = ("_attaches",)
-
-    def __init__(self, connection: Connection, pointer: engine.Pointer, attaches: Attaches) -> None:
-        super().__init__(connection, pointer)
-        self._attaches = attaches
+    __slots__ = ()
 
     def lost(self) -> None:
-        self._attaches.forget(self)
+        self.connection.reactor.attaches.waiting.remove(self.connection, self)
 
 
 class Attaches:
@@ -361,7 +357,7 @@ class Attaches:
         self._loop = loop
         self._share = TurnShare()
         self._counting = False
-        self._waiting: Turns[InTurn] = Turns()
+        self.waiting: Turns[InTurn] = Turns()
 
     def take(self, connection: Connection, pointer: engine.Pointer) -> None:
         """Answer the attach now if this turn has time left; otherwise let it wait."""
@@ -369,26 +365,22 @@ class Attaches:
             self._counting = True
             self._share.renew()
             self._loop.call_later(0, self._next_turn)
-        if not self._waiting.count and not self._share.used_up:
+        if not self.waiting.count and not self._share.used_up:
             connection.endpoints.attach_source(pointer)
             return
-        waiting = InTurn(connection, pointer, self)
-        self._waiting.add(connection, waiting)
+        waiting = InTurn(connection, pointer)
+        self.waiting.add(connection, waiting)
         connection.endpoints.attached(waiting)
-
-    def forget(self, link: InTurn) -> None:
-        """Remove a waiting attach, whose client has detached it."""
-        self._waiting.remove(link.connection, link)
 
     def _next_turn(self) -> None:
         self._share.renew()
-        while self._waiting.count and not self._share.used_up:
-            link = self._waiting.take()
+        while self.waiting.count and not self._share.used_up:
+            link = self.waiting.take()
             try:
                 link.connection.endpoints.attach_source(link.pointer)
             except Exception:  # noqa: BLE001 - a defect costs this connection only
                 self._loop.contain(link)
-            self._waiting.charge(link.connection, 1.0)
-        self._counting = self._waiting.count > 0
+            self.waiting.charge(link.connection, 1.0)
+        self._counting = self.waiting.count > 0
         if self._counting:
             self._loop.call_later(0, self._next_turn)

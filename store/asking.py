@@ -350,8 +350,7 @@ class Queries:
         self._days.answered()
         self._now = None
         if query.aside:
-            now = time.monotonic()
-            self._aside_from = now + ASIDE.pause(now - self._begun)
+            self._aside_from = ASIDE.after(self._begun)
         if isinstance(answer, StoreError):
             if self._repeating.refused(asked, answer):
                 self._kick()

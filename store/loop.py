@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -27,6 +28,11 @@ class TimeShare(NamedTuple):
     def pause(self, took: float) -> float:
         """Return the pause after work of ``took`` seconds."""
         return min(max(self.least, (self.parts - 1) * took), self.most)
+
+    def after(self, began: float) -> float:
+        """Return the monotonic time of the next work, after work that began at ``began`` and ends now."""
+        now = time.monotonic()
+        return now + self.pause(now - began)
 
 
 class Loop(Protocol):

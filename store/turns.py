@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -21,18 +19,16 @@ def turn_of(line: OrderedDict[K, Any]) -> K:
     return first
 
 
+@dataclass(slots=True, eq=False)
 class Line(Generic[T]):
     """Holds the waiting items of one owner. ``held``: the owner gets no turn for now."""
 
-    __slots__ = ("had", "held", "items", "number", "owner")
-
-    def __init__(self, owner: object, number: int, had: float) -> None:
-        self.owner = owner
-        self.number = number
-        #: the sum of its shares: the owner with the least has the turn
-        self.had = had
-        self.held = False
-        self.items: deque[T] = deque()
+    owner: object
+    number: int
+    #: the sum of its shares: the owner with the least has the turn
+    had: float
+    held: bool = False
+    items: deque[T] = field(default_factory=deque)
 
     def __lt__(self, other: Line[T]) -> bool:
         return (self.had, self.number) < (other.had, other.number)
@@ -94,9 +90,6 @@ class Turns(Generic[T]):
         """End the owner's turn: add ``share``, what the taken item costs, to its sum."""
         line = self.lines[owner]
         line.had += share
-        self._place(line)
-
-    def _place(self, line: Line[T]) -> None:
         heappush(self.ready, line)
         self._forget()
 
@@ -106,7 +99,7 @@ class Turns(Generic[T]):
         while ready and not ready[0].items:
             del self.lines[heappop(ready).owner]
 
-    def hold(self, owner: object, items: Sequence[T]) -> None:
+    def hold(self, owner: object, items: list[T]) -> None:
         """Give an owner no turn for now. ``items``, which were taken from it before, are its first afterwards."""
         line = self.lines.get(owner) or self._new(owner)
         line.held = True
@@ -120,4 +113,5 @@ class Turns(Generic[T]):
     def release(self, owner: object) -> None:
         line = self.lines[owner]
         line.held = False
-        self._place(line)
+        heappush(self.ready, line)
+        self._forget()

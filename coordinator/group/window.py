@@ -33,14 +33,6 @@ _HIGHEST = 1 << 63
 WHOLE = TimeShare(parts=20, least=1.0, most=30.0)
 
 
-def next_whole_look(asked_at: float, share: TimeShare = WHOLE) -> float:
-    """Return the monotonic time from which on the next load may begin at the beginning. ``asked_at``: when the one that
-    ends now was sent.
-    """
-    now = time.monotonic()
-    return now + share.pause(now - asked_at)
-
-
 class LowWater:
     """Keeps the low-water marks of one rank, one for each of its steps (:data:`store.commit.terms.STEPS`). ``marks``:
     ids above which loads begin; as far as is known, the store has no entries below.
@@ -99,7 +91,7 @@ class LowWater:
         """
         looked_at_all = not any(self._asked)
         if looked_at_all:
-            self._whole_at = next_whole_look(self._asked_at)
+            self._whole_at = WHOLE.after(self._asked_at)
         through = step_of(entries[-1].priority) if entries and not complete else len(self.marks)
         if entries and not complete and shares_step(entries[-1].priority):
             entries = ()

@@ -44,11 +44,13 @@ from store.codec.message import (
 from store.commit.terms import BEFORE, INFINITY
 from store.errors import AddressGone, StoreError
 from store.ids import EPOCH_MS
+from store.loop import TimeShare
 from store.questions import checks as questions
 from store.questions import entries
 from store.questions.checks import Wanted
 from store.reasons import ADDRESS_REMOVED, CHECKED
 from store.spool import LARGE
+from store.turns import turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -234,9 +236,7 @@ class Turns(Generic[C]):
             del self._first[checker]
         while self.left and len(taken) < most:
             self.left -= 1
-            checker = next(iter(self._line))
-            self._line.move_to_end(checker)
-            taken[checker] = None
+            taken[turn_of(self._line)] = None
         return list(taken)
 
 
@@ -254,10 +254,9 @@ _WHOLE_SECONDS = 600.0
 _MOST_MARKS = 1000
 #: how many checkers one scan serves, and how many transactions of one group it takes
 _CHECKERS_AT_ONCE = _AT_ONCE = 50
-#: while clients commit, taking transactions and reading their halves gets one part in so many of the time: many due at
-#: once must not slow clients down. And the longest pause after a slow scan
-_PARTS = 64
-_LONGEST_PAUSE_SECONDS = 1.0
+#: the time for taking transactions and reading their halves while clients commit: many due at once must not slow
+#: clients down
+_LOOKS = TimeShare(parts=64, most=1.0)
 
 
 class Checker(Protocol):
@@ -441,9 +440,8 @@ class Checks:
 
     def _all_read(self) -> None:
         """Schedule the next scan once all halves are read, with a pause if clients have committed meanwhile."""
-        now = time.monotonic()
         if self._instance.commit.rows > self._rows:
-            self._earliest = now + min((_PARTS - 1) * (now - self._began), _LONGEST_PAUSE_SECONDS)
+            self._earliest = _LOOKS.after(self._began)
         if self._again:
             self._look_in(0.0)
 

@@ -20,6 +20,7 @@ from links.link import NONE, Attaching, Identity, Link, Refused, refuse_attach
 from links.outgoing import Delivering
 from links.posting import attach_target
 from links.source import attach_source
+from store.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -343,14 +344,10 @@ class Endpoints:
 class InTurn(Attaching):
     """An attach that waits for its turn."""
 
-    __slots__ = ("_attaches",)
-
-    def __init__(self, connection: Connection, pointer: engine.Pointer, attaches: Attaches) -> None:
-        super().__init__(connection, pointer)
-        self._attaches = attaches
+    __slots__ = ()
 
     def lost(self) -> None:
-        self._attaches.forget(self)
+        self.connection.reactor.attaches.waiting.remove(self.connection, self)
 
 
 class Attaches:
@@ -360,7 +357,7 @@ class Attaches:
         self._loop = loop
         self._share = TurnShare()
         self._counting = False
-        self._waiting: dict[Connection, dict[InTurn, None]] = {}
+        self.waiting: Turns[InTurn] = Turns()
 
     def take(self, connection: Connection, pointer: engine.Pointer) -> None:
         """Answer the attach now if this turn has time left; otherwise let it wait."""
@@ -368,32 +365,22 @@ class Attaches:
             self._counting = True
             self._share.renew()
             self._loop.call_later(0, self._next_turn)
-        if not self._waiting and not self._share.used_up:
+        if not self.waiting.count and not self._share.used_up:
             connection.endpoints.attach_source(pointer)
             return
-        waiting = InTurn(connection, pointer, self)
-        self._waiting.setdefault(connection, {})[waiting] = None
+        waiting = InTurn(connection, pointer)
+        self.waiting.add(connection, waiting)
         connection.endpoints.attached(waiting)
-
-    def forget(self, link: InTurn) -> None:
-        """Remove a waiting attach, whose client has detached it."""
-        waiting = self._waiting.get(link.connection, {})
-        waiting.pop(link, None)
-        if not waiting:
-            self._waiting.pop(link.connection, None)
 
     def _next_turn(self) -> None:
         self._share.renew()
-        while self._waiting and not self._share.used_up:
-            connection, waiting = next(iter(self._waiting.items()))
-            link = next(iter(waiting))
-            self.forget(link)
-            if waiting:  # other connections come first
-                self._waiting[connection] = self._waiting.pop(connection)
+        while self.waiting.count and not self._share.used_up:
+            link = self.waiting.take()
             try:
-                connection.endpoints.attach_source(link.pointer)
+                link.connection.endpoints.attach_source(link.pointer)
             except Exception:  # noqa: BLE001 - a defect costs this connection only
                 self._loop.contain(link)
-        self._counting = bool(self._waiting)
+            self.waiting.charge(link.connection, 1.0)
+        self._counting = self.waiting.count > 0
         if self._counting:
             self._loop.call_later(0, self._next_turn)

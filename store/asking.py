@@ -22,7 +22,7 @@ from store.channels import ADDRESS, DECIDED, DUE, LINK, PERMISSION, READY, SOLE,
 from store.errors import Contended, Elsewhere, StoreError, StoreInTrouble, StoreUnavailable
 from store.ids import begin_of, id_at, moment_of
 from store.libpq import NO_BACKEND, Connection, LostBackend
-from store.loop import Backoff, Loop
+from store.loop import Backoff, Loop, TimeShare
 from store.tables import SCHEMA
 
 # Statements that name the partitions of the days they need, so that they cost the same however many days are kept.
@@ -235,8 +235,8 @@ class Days:
         return True
 
 
-#: While other queries wait, one part of the time in so many is for the queries aside.
-PARTS = 8
+#: the time of the queries aside, while others wait
+ASIDE = TimeShare(parts=8)
 
 
 class Asked(NamedTuple):
@@ -310,7 +310,7 @@ class Queries:
         self._kick()
 
     def _next(self) -> Asked | None:
-        """Choose the next query. Those aside get one part in :data:`PARTS` of the time, or what the others leave."""
+        """Choose the next query. Those aside get their share of the time (:data:`ASIDE`), or what the others leave."""
         while self._now is None and (self._waiting or self._aside):
             aside = self._aside and (not self._waiting or time.monotonic() >= self._aside_from)
             asked = (self._aside if aside else self._waiting).popleft()
@@ -350,8 +350,7 @@ class Queries:
         self._days.answered()
         self._now = None
         if query.aside:
-            now = time.monotonic()
-            self._aside_from = now + (PARTS - 1) * (now - self._begun)
+            self._aside_from = ASIDE.after(self._begun)
         if isinstance(answer, StoreError):
             if self._repeating.refused(asked, answer):
                 self._kick()

@@ -37,12 +37,13 @@ from coordinator.group.entries import now_micros
 from coordinator.group.lanes import LOWEST, GroupedEntry, Lane, MessageGroup, first_for
 from coordinator.group.queues import Queue
 from coordinator.group.units import LOAD_RETRY_SECONDS, stored_attempts
-from coordinator.group.window import LOW_WATER_SLACK, next_whole_look
+from coordinator.group.window import LOW_WATER_SLACK, WHOLE
 from coordinator.outcomes import UNTRANSFERRED
 from coordinator.transitions import BACK
 from store.commit.terms import key_of
 from store.errors import StoreError
 from store.questions import message_groups as questions
+from store.turns import turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -323,7 +324,7 @@ class Reading:
                     queue.instance.loop.call_later(seconds, self._look_at_all)
                 self._unsure[key] = None
         if not all(above.values()):
-            self._whole_at = next_whole_look(asked_at)
+            self._whole_at = WHOLE.after(asked_at)
 
     def _look_at_all(self) -> None:
         """Read groups from their beginning: entries that other instances posted may lie below the marks."""
@@ -693,7 +694,7 @@ class FifoQueue(Queue):
             if room > 0:
                 takers.append((self.lanes[each.key], each, room))
         if takers:
-            self.takers.next()
+            turn_of(self.takers.rooms)
         active = bool(takers) or self.takers.asked
         now = now_micros()
         while takers:

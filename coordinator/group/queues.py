@@ -29,6 +29,7 @@ from store.commit.checkable import NEVER_HAD
 from store.commit.terms import DEFAULT, Rank, rank_of
 from store.errors import StoreError
 from store.questions import entries as questions
+from store.turns import turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -395,7 +396,7 @@ class Queue:
             count = len(takers)
             share = max(1, len(window) // count) if count else 0
             for _ in range(count):
-                consumer = takers.next()
+                consumer = turn_of(takers.rooms)
                 room = consumer.room
                 given = self._give(window, consumer, min(room, share)) if room > 0 else 0
                 # entries that a subscription passes over use none of its room

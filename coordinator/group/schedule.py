@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.group.entries import now_micros
 from coordinator.group.fifo import FifoQueue
-from coordinator.group.window import next_whole_look
+from coordinator.group.window import WHOLE
 from store.errors import StoreError
 from store.questions import schedule as questions
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 #: Poll interval for messages posted by other instances; and the shortest interval.
 _LOOK_SECONDS = 0.5
+_WHOLE = WHOLE._replace(least=_LOOK_SECONDS)
 _SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
 #: Seconds after a NOTIFY of an application for which queries are repeated, at intervals that double from the first one:
@@ -117,7 +118,7 @@ class Schedule:
 
         def promoted(answer: questions.Promoted | StoreError) -> None:
             if whole:
-                self._whole_at = next_whole_look(now, _LOOK_SECONDS)
+                self._whole_at = _WHOLE.after(now)
             self._promoted(answer)
 
         questions.promote(

@@ -32,6 +32,7 @@ from coordinator.transitions import HELD
 from store.commit import terms
 from store.commit.terms import Rank, rank_of
 from store.errors import StoreError
+from store.loop import TimeShare
 from store.questions import entries as questions
 
 if TYPE_CHECKING:
@@ -48,9 +49,8 @@ _PAGE_OCTETS = 1 << 20
 _AGAIN_SECONDS = 0.25
 #: ids carry milliseconds above their lowest 22 bits
 _AGAIN_BACK = 1000 << 22
-_WHOLE_SECONDS = 5.0
-#: a search from the beginning may use one part of the time in so many
-_WHOLE_SHARE = 20
+#: the time for searches from the beginning
+_WHOLE = TimeShare(parts=20, least=5.0)
 
 
 class Cursor:
@@ -129,7 +129,7 @@ class Search:
                 instance.loop.call_later(_AGAIN_SECONDS, self._look_again)
             if not self._whole:
                 self._whole = True
-                instance.loop.call_later(max(_WHOLE_SECONDS, _WHOLE_SHARE * self._whole_took), self._look_at_all)
+                instance.loop.call_later(_WHOLE.pause(self._whole_took), self._look_at_all)
 
     def has_passed(self, entry_id: int) -> bool:
         return self._cursors[Rank.NORMAL].at[1] >= entry_id

@@ -13,6 +13,7 @@ from heapq import heapify, heappush
 from typing import TYPE_CHECKING
 
 from store.commit.terms import DEFAULT, STEPS, Rank, shares_step, step_of
+from store.loop import TimeShare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,19 +29,8 @@ if TYPE_CHECKING:
 #: how far below the last leased entry the next load begins: for slower commits of other instances
 LOW_WATER_SLACK = 60_000 << 22
 _HIGHEST = 1 << 63
-#: the shortest seconds between loads from the beginning, and the share of time that they may use (1 of so many)
-_WHOLE_SECONDS = 1.0
-_WHOLE_SHARE = 20
-#: the longest seconds between them: a load may take long for other reasons than the number of rows
-_WHOLE_MOST_SECONDS = 30.0
-
-
-def next_whole_look(asked_at: float, least: float = _WHOLE_SECONDS) -> float:
-    """Return the monotonic time from which on the next load may begin at the beginning. ``asked_at``: when the one that
-    ends now was sent; ``least``: the least seconds until the next.
-    """
-    now = time.monotonic()
-    return now + min(max(least, _WHOLE_SHARE * (now - asked_at)), _WHOLE_MOST_SECONDS)
+#: the time for loads from the beginning, which may take long for other reasons than the number of rows
+WHOLE = TimeShare(parts=20, least=1.0, most=30.0)
 
 
 class LowWater:
@@ -101,7 +91,7 @@ class LowWater:
         """
         looked_at_all = not any(self._asked)
         if looked_at_all:
-            self._whole_at = next_whole_look(self._asked_at)
+            self._whole_at = WHOLE.after(self._asked_at)
         through = step_of(entries[-1].priority) if entries and not complete else len(self.marks)
         if entries and not complete and shares_step(entries[-1].priority):
             entries = ()

@@ -47,6 +47,7 @@ from store.figures import (
     Seen,
     Undecided,
 )
+from store.loop import TimeShare
 from store.runs import Stored
 from store.watched import Watched
 
@@ -241,9 +242,8 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-#: The least seconds between two polls; and so many times the length of the last one, for a twentieth of the time.
-LOOK_SECONDS = 5.0
-_TIMES_LONGER = 20
+#: The time for polls.
+LOOKS = TimeShare(parts=20, least=5.0)
 #: The age from which on a poll is out of date.
 _FRESH_SECONDS = 30.0
 #: With fewer days of partitions after today, the service could soon accept no posts.
@@ -292,7 +292,7 @@ class Measuring:
         while True:
             seen = self._looks.look()
             # A poll that found no store has waited, without a cost for the store.
-            pause = LOOK_SECONDS if seen.state is None else max(LOOK_SECONDS, _TIMES_LONGER * seen.seconds)
+            pause = LOOKS.pause(0.0 if seen.state is None else seen.seconds)
             self._last = (seen, time.monotonic() + pause)
             if seen.failed != failed:
                 failed = seen.failed

@@ -11,6 +11,7 @@ import pytest
 from coordinator import check_back
 from store.asking import Queries, Query
 from store.ids import SLOTS, HalfIds
+from store.loop import TimeShare
 from store.questions import checks as questions
 from store.questions.checks import SMALL, Due, Wanted
 from tests.fix_check_back import GROUP, Checking, Link, due
@@ -77,8 +78,7 @@ def test_a_crowd_that_is_due_lets_those_go_first_who_commit(
 ) -> None:
     """After each look it pauses, as long as something is committed."""
     monkeypatch.setattr(check_back, "_AT_ONCE", 2)
-    monkeypatch.setattr(check_back, "_PARTS", 1_000_000)
-    monkeypatch.setattr(check_back, "_LONGEST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(check_back, "_LOOKS", TimeShare(parts=1_000_000))
     for _ in range(5):
         due(rows)
     link = Committing(checking)

@@ -10,9 +10,10 @@ from structlog.testing import capture_logs
 
 from coordinator.process import measuring
 from coordinator.process.children import Supervising
-from coordinator.process.measuring import LOOK_SECONDS, Measuring
+from coordinator.process.measuring import LOOKS, Measuring
 from coordinator.settings import Settings
 from store.figures import Decided, Seen, State
+from store.loop import TimeShare
 from tests.tables import all_cases
 
 pytestmark = pytest.mark.rule("H19")
@@ -54,7 +55,7 @@ def test_before_the_first_look_it_is_not_ready() -> None:
 
 
 def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(measuring, "LOOKS", TimeShare(parts=1, least=0.01))
     ours, theirs = socket.socketpair()
     looks = [("entries",), ("entries",), ("entries", "undecided"), (), ()]
     with ours, theirs, capture_logs() as told:
@@ -78,9 +79,9 @@ def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("state", "seconds", "pause"),
     [
-        (None, 7.0, LOOK_SECONDS),
-        (State(schema=True), 0.1, LOOK_SECONDS),
-        (State(schema=True), 7.0, 140.0),
+        (None, 7.0, LOOKS.least),
+        (State(schema=True), 0.1, LOOKS.least),
+        (State(schema=True), 7.0, 133.0),
     ],
     ids=["no store", "a short look", "a long look"],
 )

@@ -62,7 +62,7 @@ _OPEN = (*_UNDISCHARGED, *_WAITING)
 
 class Transaction:
     __slots__ = (
-        "_askers",
+        "_waiting_callers",
         "annotated",
         "answer",
         "began",
@@ -130,7 +130,7 @@ class Transaction:
         self.reason = ""
         #: the encoded state of answers to its posts, set and used by links
         self.wire_state: bytes = b""
-        self._askers: tuple[Callable[[], object], ...] = ()
+        self._waiting_callers: tuple[Callable[[], object], ...] = ()
         #: its posts; for halves that are in the store, without the messages
         self.posts: list[tuple[Address, Octets, DeliveryTerms]] = []
         self.octets = 0
@@ -161,7 +161,7 @@ class Transaction:
 
     def when_decided(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` when the decision on its way to the store is durable or refused."""
-        self._askers = (*self._askers, callback)
+        self._waiting_callers = (*self._waiting_callers, callback)
 
     @property
     def open(self) -> bool:
@@ -243,7 +243,7 @@ class Transaction:
         self.state = after(self.state, TxnEvent.WORK_REFUSED)
         if self.error is None:
             self.error = refusal
-        self.let_go()
+        self.drop_work()
         if self.unsettled_posts:
             self.release_posts_soon()
         if self.in_store is not None:
@@ -309,7 +309,7 @@ class Transaction:
         self.instance.memory.transactions -= self.counted
         self.counted = 0
 
-    def let_go(self) -> None:
+    def drop_work(self) -> None:
         """Drop the messages and annotations of a transaction that can only roll back."""
         self.uncount()
         self.dropped += len(self.posts)
@@ -376,7 +376,7 @@ class Transaction:
     def roll_back(self, reason: str) -> None:
         """Write the rollback's op to the store. Units on their way there finish first, and call this again."""
         self.reason = reason
-        self.let_go()
+        self.drop_work()
         if self.error is not None and reason == reasons.ROLLBACK_ONLY:
             self.reason = f"{reasons.ROLLBACK_ONLY}: {self.error.condition}"
         in_store = self.in_store
@@ -510,13 +510,13 @@ class Transaction:
         self.undone = []
         self.control.discharged(self, refusal)
         self.answer = None
-        if self._askers:
-            self.tell_askers()
+        if self._waiting_callers:
+            self.answer_callers()
 
-    def tell_askers(self) -> None:
-        askers, self._askers = self._askers, ()
-        for asker in askers:
-            asker()
+    def answer_callers(self) -> None:
+        callers, self._waiting_callers = self._waiting_callers, ()
+        for call in callers:
+            call()
 
     def _refusal(self) -> Refusal:
         """Return the refusal that answers a commit."""

@@ -50,10 +50,10 @@ class Browsing(Outgoing):
         self._loading = False
         self.unsettled: set[engine.Pointer] = set()
         queue.browsers.append(self)
-        self.came()
+        self.arrived()
         queue.touch()
 
-    def came(self) -> None:
+    def arrived(self) -> None:
         for rank in Rank:
             if rank in self._stale:
                 self._again.add(rank)
@@ -67,7 +67,7 @@ class Browsing(Outgoing):
 
     def on_flow(self) -> None:
         if engine.link_get_drain(self.pointer):  # the client wants the messages that are there now
-            self.came()
+            self.arrived()
         super().on_flow()
 
     def _go_on_sending(self) -> None:

@@ -194,9 +194,9 @@ class Connection(Client):
     def hold_back(self, link: Delivering) -> None:
         """Stop the link until this connection, or all connections together, have fewer octets in the engine."""
         self.held_back[link] = None
-        self.service.hold_back(self.go_on_held_back)
+        self.service.hold_back(self.feed_held_back)
 
-    def go_on_held_back(self) -> None:
+    def feed_held_back(self) -> None:
         held_back, self.held_back = self.held_back, {}
         for link in held_back:
             link.held_no_more()
@@ -222,7 +222,7 @@ class Connection(Client):
         first, waits = self.rights is None, self.opening
         super().granted(rights)  # if the rights end a login, the connection is closed before this returns
         if not first:
-            self.endpoints.look_at_rights()
+            self.endpoints.check_rights()
         elif waits:
             self._go_on_opening()
 
@@ -285,12 +285,12 @@ class Connection(Client):
         """Return the refusal of an attach, for fields that the engine hides."""
         return self.guard.channels.refusal_of(link)
 
-    def asked(self, link: engine.Pointer) -> Termini | None:
+    def hidden_fields(self, link: engine.Pointer) -> Termini | None:
         """Return the fields of the termini in its attach that the engine hides."""
-        return self.guard.channels.asked(link)
+        return self.guard.channels.hidden_fields(link)
 
-    def say_state(self, link: engine.Pointer) -> None:
-        self.guard.channels.say_state(link)
+    def send_state(self, link: engine.Pointer) -> None:
+        self.guard.channels.send_state(link)
 
     def _on_open(self) -> None:
         if self.opened:
@@ -371,7 +371,7 @@ class Connection(Client):
         self.endpoints.lost()
         self.starved.clear()
         self.held_back.clear()
-        self.service.hold_back_no_more(self.go_on_held_back)
+        self.service.hold_back_no_more(self.feed_held_back)
         if self._sole is not None:
             self._sole.release()
             self._sole = None

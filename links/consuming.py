@@ -47,10 +47,10 @@ class Consuming(Outgoing):
         "_left_some",
         "_most_handed",
         "_most_unsettled",
+        "_reported_full",
         "_retirement",
         "_settling_makes_room",
         "_starved",
-        "_told_full",
         "by_name",
         "has_decided",
         "shut",
@@ -77,7 +77,7 @@ class Consuming(Outgoing):
         self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.bounds.unsettled_per_link
-        self._told_full = False
+        self._reported_full = False
         #: the link stops when all links of the connection have handed more octets than this to the engine
         self._most_handed = 0
         self._starved = False
@@ -106,8 +106,8 @@ class Consuming(Outgoing):
         if self.credit < room:
             room = self.credit
         if room <= 0 or self._starved or self._large is not None:
-            if room <= 0 < self.credit and not self._told_full:
-                self._tell_full()
+            if room <= 0 < self.credit and not self._reported_full:
+                self._report_full()
             return 0
         backlog = engine.session_outgoing_bytes(self.session)
         # octets that the engine has put into frames leave the session's count, and wait for the socket
@@ -137,8 +137,8 @@ class Consuming(Outgoing):
             self._frame = max(1, most - _FRAME_BESIDES) if most else 0
         return window
 
-    def _tell_full(self) -> None:
-        self._told_full = True
+    def _report_full(self) -> None:
+        self._reported_full = True
         log.warning(
             "a consumer gets no more before it settles some: it has as many unsettled deliveries as a link may",
             link=self.name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator.address.permissions import TRANSACTIONS
-from coordinator.checkable import CHECK_PROPERTIES, OwnCheckTerms, asked_terms, producer_group
+from coordinator.checkable import CHECK_PROPERTIES, OwnCheckTerms, producer_group, read_check_terms
 from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
@@ -58,7 +58,7 @@ class ControlLink(Incoming):
             self._timeout_seconds(properties),
             self,
             self._group,
-            _asked_terms(properties),
+            _read_check_terms(properties),
         )
         outcomes = engine.symbols(
             engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
@@ -96,7 +96,7 @@ class ControlLink(Incoming):
         return own or self.connection.may(Verb.CHECK, group)
 
     @property
-    def may_look(self) -> bool:
+    def may_query(self) -> bool:
         # a client without a login may query transactions of such clients only
         return self.user_id is not None and (self.may_manage or self.connection.may_ever(Verb.CHECK))
 
@@ -219,10 +219,10 @@ class ControlLink(Incoming):
         self._control.lost(ended=self.departure is Departure.ENDED)
 
 
-def _asked_terms(properties: dict[str, object]) -> OwnCheckTerms:
+def _read_check_terms(properties: dict[str, object]) -> OwnCheckTerms:
     """Return the check terms of the link properties (H7)."""
     given = {name: properties.get(f"{container.OURS}{name}") for name in CHECK_PROPERTIES}
-    return asked_terms(given, f"the link property {container.OURS}")
+    return read_check_terms(given, f"the link property {container.OURS}")
 
 
 def _body(message: Octets) -> Described | None:

@@ -98,7 +98,7 @@ class Endpoints:
                 raise refused
             self.connection.parked.take_attach()
             if not engine.link_is_receiver(pointer):
-                if outgoing.any_asked(engine.link_remote_source(pointer)):
+                if outgoing.has_filters(engine.link_remote_source(pointer)):
                     self.connection.reactor.attaches.take(self.connection, pointer)
                 else:
                     attach_source(self.connection, pointer)
@@ -239,7 +239,7 @@ class Endpoints:
             text = f"more than {MOST_INCOMPLETE} refused links have deliveries that are not complete"
             self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
-    def look_at_rights(self) -> None:
+    def check_rights(self) -> None:
         """Refuse the links that need a right which the user no longer has (S3)."""
         for link in list(self.links.values()):
             if link.open and link.right is not None and not self.connection.may(*link.right):

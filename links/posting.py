@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import structlog
 from proton import symbol
 
-from coordinator.address.nodes import Address, look_at_target
+from coordinator.address.nodes import Address, check_target
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from coordinator.posts import Relay
 from links import container, engine, states, steps
 from links.incoming import Incoming
-from links.link import Attaching, answer_terminus, copy_source, look_at_node
+from links.link import Attaching, answer_terminus, check_node, copy_source
 from store.codec.encoding import DecodeError
 from store.permissions import Verb
 
@@ -49,11 +49,11 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     dynamic = bool(engine.terminus_is_dynamic(target))
     attaching = Attaching(connection, pointer)
     if dynamic:
-        look_at_node(target)
+        check_node(target)
     if name is not None and not dynamic:
         connection.need(Verb.SEND, name)
         attaching.right = Verb.SEND, name
-        look_at_target(name)
+        check_target(name)
     connection.endpoints.attached(attaching)
 
     def found(address: Address | Refusal) -> None:

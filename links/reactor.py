@@ -303,7 +303,7 @@ class Leaving:
             sock.close()
             return
         if not self._sockets:
-            self._loop.call_later(LINGER_SECONDS, self._look)
+            self._loop.call_later(LINGER_SECONDS, self._check)
         self._sockets[sock.fileno()] = sock, time.monotonic() + LINGER_SECONDS
         self._loop.watch(sock.fileno(), select.EPOLLIN, lambda _: self._read(sock))
 
@@ -327,12 +327,12 @@ class Leaving:
         self._loop.forget(sock.fileno())
         sock.close()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = time.monotonic()
         while self._sockets:
             sock, deadline = next(iter(self._sockets.values()))
             if deadline > now:
-                self._loop.call_later(deadline - now, self._look)
+                self._loop.call_later(deadline - now, self._check)
                 return
             self._close(sock)
 

@@ -115,18 +115,18 @@ class Sole:
             # only if no part of a frame waits to be written, and a whole one fits
             if not connection.output.writing and not _waiting(connection.socket):
                 connection.socket.send(_EMPTY_FRAME)
-        self._look(time.monotonic())
+        self._check(time.monotonic())
 
-    def _look(self, since: float) -> None:
+    def _check(self, since: float) -> None:
         connection = self._connection
         if not connection.open:
             return
         passed = time.monotonic() - since
         if _answers(connection.socket, passed):
             self._probing = False
-            self._claim.seen()
+            self._claim.renew()
         elif passed < _ANSWER_SECONDS:
-            connection.service.loop.call_later(_LOOK_SECONDS, lambda: self._look(since))
+            connection.service.loop.call_later(_LOOK_SECONDS, lambda: self._check(since))
         else:
             connection.close(CloseReason.HOST_GONE)
 

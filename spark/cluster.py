@@ -67,8 +67,8 @@ def check_executors(spark: SparkSession, sent: str, credentials: Path | None) ->
     _wait_for_executor(spark)
     context = spark.sparkContext
     tasks = max(2, context.defaultParallelism)
-    look = partial(_look, None if credentials is None else str(credentials))
-    places = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(look).collect()), key=repr)
+    environment = partial(_environment, None if credentials is None else str(credentials))
+    places = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(environment).collect()), key=repr)
     said = disagreement(platform.python_version(), pyspark.__version__, sent, places)
     if said is not None:
         raise ClusterUnusable(said)
@@ -89,7 +89,7 @@ def disagreement(python: str, pyspark_version: str, sent: str, places: Sequence[
     return None
 
 
-def _look(credentials: str | None, _: Iterable[int]) -> Iterator[Place]:
+def _environment(credentials: str | None, _: Iterable[int]) -> Iterator[Place]:
     """In a task: what it runs in."""
     yield Place(
         host=socket.gethostname(),

@@ -59,13 +59,13 @@ class Report:
                 for batch in file.iter_batches(columns=list(_COLUMNS)):
                     for finding in batch.to_pylist():
                         row += 1
-                        _look(finding, f"{path}: row {row}")
+                        _check(finding, f"{path}: row {row}")
                         yield finding
         except (OSError, pa.ArrowException) as error:
             raise ReportUnusable(f"{path}: it cannot be read to its end: {str(error).splitlines()[0]}") from None
 
 
-def _look(finding: dict[str, Any], where: str) -> None:
+def _check(finding: dict[str, Any], where: str) -> None:
     """:raises ReportUnusable: it is not what the report writes; a text with a NUL is none that a database has."""
     for name in _TEXTS:
         if finding[name] is None and name in _ALWAYS:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark import ledger
 from spark.archived import open_archive, with_archive
-from spark.books.consumption import consumer_findings, taken
+from spark.books.consumption import consumer_findings, fates
 from spark.books.description import Description
 from spark.books.inbox import Inbox, open_inbox
 from spark.books.keys import keyed
@@ -181,7 +181,7 @@ class _Comparison:
         read, tables = self._read, self._read.tables
         assert each.groups is not None
         stated = ledger.with_txn_id(tables.stated)
-        messages = near(taken(each.picked, each.groups, stated=stated, op=tables.op, entry=tables.entry), self._keep)
+        messages = near(fates(each.picked, each.groups, stated=stated, op=tables.op, entry=tables.entry), self._keep)
         complete = read.snapshot.kept_since is None
         taken_at, groups = read.snapshot.taken_at, each.groups
         found = consumer_findings(each.book, messages, read.period, taken_at, groups=groups, complete=complete)

@@ -75,7 +75,7 @@ class Ledger(Protocol):
     def count(self, watch_id: UUID, batch: Batch) -> None:
         """Count a batch, once."""
 
-    def look(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
+    def add_findings(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
         """Now and then: what is found without a batch."""
 
 
@@ -143,7 +143,7 @@ class _Stream:
         self._id.set_result(watch_id)
         try:
             while True:
-                self._turn(lambda: self._ledger.look(watch_id, overdue(self._url)))
+                self._turn(lambda: self._ledger.add_findings(watch_id, overdue(self._url)))
                 query.awaitTermination(every)
         finally:
             query.stop()
@@ -210,15 +210,15 @@ def judged(url: str, suspects: Sequence[Mapping[str, Any]]) -> list[Finding]:
         if row["what"] == "half":
             halves.setdefault(row["txn_id"], []).append(row)
     with _connected(url) as connection:
-        look = _look(connection, suspects)
+        builder = _builder(connection, suspects)
     found = [
         checks.Transaction(txn_id=txn_id, halves=len(rows), address_id=min(row["address_id"] for row in rows))
         for txn_id, rows in halves.items()
     ]
     pairs = [_pair(row) for row in suspects if row["what"] == "delivery"]
     return [
-        *(each for one in found for each in checks.check_transaction(one, look)),
-        *(each for pair in pairs for each in checks.check_pair(pair, look)),
+        *(each for one in found for each in checks.check_transaction(one, builder)),
+        *(each for pair in pairs for each in checks.check_pair(pair, builder)),
     ]
 
 
@@ -259,7 +259,7 @@ def overdue(url: str) -> list[Finding]:
         ).fetchall()
         if not rows:
             return []
-        look = _look(connection, rows)
+        builder = _builder(connection, rows)
     names = OpenTransaction.__dataclass_fields__
     listed = [
         checks.Transaction(
@@ -269,7 +269,7 @@ def overdue(url: str) -> list[Finding]:
         )
         for row in rows
     ]
-    return [each for one in listed for each in checks.check_transaction(one, look)]
+    return [each for one in listed for each in checks.check_transaction(one, builder)]
 
 
 @contextmanager
@@ -281,12 +281,14 @@ def _connected(url: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
         yield connection
 
 
-def _look(connection: psycopg.Connection[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> checks.Look:
+def _builder(
+    connection: psycopg.Connection[dict[str, Any]], rows: Sequence[Mapping[str, Any]]
+) -> checks.FindingBuilder:
     """The moment, and the names of what ``rows`` are about: of what is there and of what was removed."""
     found = connection.execute("select clock_timestamp() as now").fetchone()
     assert found is not None
     undecided = [row["txn_id"] for row in rows if row.get("listed")]
-    return checks.Look(
+    return checks.FindingBuilder(
         seen_at=found["now"],
         directory=Directory(
             addresses=_names(connection, "address", rows),

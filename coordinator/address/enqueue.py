@@ -139,7 +139,7 @@ class Enqueue:
         if terms.message_group:
             batch.wake_keys.add((group_id, key_of(terms, half_id)))
         else:
-            batch.tell(group_id, half_id)
+            batch.notify(group_id, half_id)
 
     def posted(self, address: Address, entry: Entry | None, half_id: int, terms: DeliveryTerms) -> None:
         """Pass on an entry whose rows of :meth:`write_entry` are durable."""

@@ -113,7 +113,7 @@ class Address:
             queue.policies = self.policies_of(queue.group_id)
 
 
-def look_at_target(name: str) -> None:
+def check_target(name: str) -> None:
     """Check that clients may post to the address ``name``, whether it exists or not.
 
     :raises Refusal: the address keeps dead letters, which the service alone posts, each with its op.

@@ -51,7 +51,7 @@ def expiry_policy(text: str, *, inherited: bool = False) -> str:
     return text
 
 
-def said(changes: Mapping[str, object]) -> str:
+def words(changes: Mapping[str, object]) -> str:
     """What has changed, by column; None: inherited."""
     return ", ".join(f"{column} {INHERIT if value is None else value}" for column, value in changes.items())
 
@@ -163,7 +163,7 @@ def set_(
         address, group = find(connection, name)
         if not addresses.change_group(connection, address, group, changes):
             fail(f"the group {shown(name)} was removed meanwhile")
-    typer.echo(f"{shown(name)}: {said(changes)}")
+    typer.echo(f"{shown(name)}: {words(changes)}")
 
 
 def _checked(column: str, value: str) -> str | int:

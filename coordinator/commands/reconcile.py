@@ -120,14 +120,14 @@ def reconcile(
                 run = _compared(
                     java, url, period, books, out, fail_on, inbox=own, archive=archive, credentials=credentials
                 )
-            _tell(run, out)
+            _report(run, out)
             if store:
                 typer.echo(_stored(url, run, period, out))
         if run.findings.at_or_above(fail_on):
             raise typer.Exit(1)
 
 
-def _tell(run: Run, out: Path) -> None:
+def _report(run: Run, out: Path) -> None:
     if run.shortened:
         typer.echo(run.shortened)
     found = run.findings

@@ -185,11 +185,11 @@ class _Run:
             self._connection, list(waiting), self._found.reason if self._apply else None
         ):
             for finding in waiting[repair]:
-                self._tell(finding, verdict)
+                self._report(finding, verdict)
             left = left or verdict.state is not repairs.State.DONE
         return left
 
-    def _tell(self, finding: dict[str, Any], verdict: Verdict) -> None:
+    def _report(self, finding: dict[str, Any], verdict: Verdict) -> None:
         line = {name: finding[name] for name in ("kind", "txn_id", "half_id", "address", "consumer_group")}
         if self._as_json:
             self._lines.append({**line, "state": verdict.state.value, "said": verdict.said})

@@ -98,13 +98,13 @@ def of_place(place: Place, now: datetime, group: str) -> Event:
     if place.failed is not None:
         parts.append(f"on its way to the dead letters: {place.failed}")
     if place.available_at is not None and place.state == "scheduled":
-        parts.append(f"due at {said(place.available_at)}")
+        parts.append(f"due at {as_utc(place.available_at)}")
     if place.held_by is not None:
         parts.append(f"retired in the undecided transaction {place.held_by}")
     elif place.instance_id is not None:
         parts.append(f"at instance {place.instance_id}")
     if place.expires_at is not None:
-        parts.append(f"expires at {said(place.expires_at)}")
+        parts.append(f"expires at {as_utc(place.expires_at)}")
     told = (", ".join(parts), place.held_by, place.failed, place.instance_id)
     return Event(now, f"now {place.state}", place.half_id, group, *told)
 
@@ -115,7 +115,7 @@ def group_name(names: dict[int, tuple[str, str]], group: int) -> str:
     return f"{address or f'#{group}'}{GROUP_SEPARATOR if name else ''}{name}"
 
 
-def said(moment: datetime) -> str:
+def as_utc(moment: datetime) -> str:
     """A time as the timeline has it: UTC, milliseconds."""
     return moment.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
@@ -123,7 +123,7 @@ def said(moment: datetime) -> str:
 def lines(events: Iterable[Event]) -> Iterator[dict[str, object]]:
     """The events as a table shows them."""
     for event in events:
-        told = {"at": said(event.at), "message": event.message or "", "group": event.group or ""}
+        told = {"at": as_utc(event.at), "message": event.message or "", "group": event.group or ""}
         # first: a table cuts what is long
         yield {**event._asdict(), **told, "detail": f"{'[archive] ' if event.archived else ''}{event.detail}"}
 
@@ -256,7 +256,7 @@ def _of_gone(connection: Connection, half_id: int, now: datetime, archive: Archi
     if not line.events:
         return None
     line.notes.append(
-        f"the message itself is not kept any more: messages are kept since {said(kept)}, unless they wait; "
+        f"the message itself is not kept any more: messages are kept since {as_utc(kept)}, unless they wait; "
         "nor is it known which transaction posted it"
     )
     return line
@@ -313,7 +313,7 @@ def _add_undecided(line: Timeline, txn_id: UUID, row: dict[str, Any]) -> None:
                 line.now,
                 "now undecided",
                 detail=f"{row['posted']} posted, {row['retired']} retired, in the memory of instance "
-                f"{row['instance_id']}; rolls back at {said(row['timeout_at'])} unless it is discharged before",
+                f"{row['instance_id']}; rolls back at {as_utc(row['timeout_at'])} unless it is discharged before",
                 txn_id=txn_id,
                 instance_id=row["instance_id"],
             )
@@ -324,16 +324,16 @@ def _add_undecided(line: Timeline, txn_id: UUID, row: dict[str, Any]) -> None:
         last = due - timedelta(milliseconds=row["check_interval_ms"])
         line.events.append(Event(last, "checked", detail=f"check {checks} of {most}, sent to a checker", txn_id=txn_id))
     if due is None:
-        waits = f"its client has it, until {said(row['timeout_at'])}; no check before"
+        waits = f"its client has it, until {as_utc(row['timeout_at'])}; no check before"
     elif checks >= most:
         waits = (
-            f"no answer to {checks} of {most} checks; rolls back at {said(due)}, or is checked anew by: coordinator "
+            f"no answer to {checks} of {most} checks; rolls back at {as_utc(due)}, or is checked anew by: coordinator "
         )
         waits += f"transaction resume {txn_id}"
     elif due <= line.now:
-        waits = f"{checks} of {most} checks sent; the next waits since {said(due)} for a checker with credit"
+        waits = f"{checks} of {most} checks sent; the next waits since {as_utc(due)} for a checker with credit"
     else:
-        waits = f"{checks} of {most} checks sent; the next at {said(due)}"
+        waits = f"{checks} of {most} checks sent; the next at {as_utc(due)}"
     detail = f"producer group {row['producer_group']}: {waits}"
     line.events.append(Event(line.now, "now undecided", detail=detail, txn_id=txn_id, instance_id=row["instance_id"]))
 
@@ -373,7 +373,7 @@ def _note_messages(
     if decided.decision == "rollback" and not found:
         line.notes.append("of its messages none is in the store: those of a plain transaction come with its commit")
     elif kept is not None and declared_at(txn_id.bytes) < kept:
-        line.notes.append(f"{missing} messages are not kept any more: messages are kept since {said(kept)}")
+        line.notes.append(f"{missing} messages are not kept any more: messages are kept since {as_utc(kept)}")
     else:
         line.notes.append(f"{missing} messages are nowhere: run coordinator reconcile")
 

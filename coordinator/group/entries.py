@@ -72,7 +72,7 @@ class Browser(Protocol):
     def advance(self) -> None:
         """Send further entries, if the link has credit."""
 
-    def came(self) -> None:
+    def arrived(self) -> None:
         """Note that there may be new entries."""
 
 

@@ -77,7 +77,7 @@ class ReadyConsumers:
         return [each for each in self._draining if each.draining and (each.room > 0 or not each.waits or each.shut)]
 
     @property
-    def asked(self) -> bool:
+    def drain_waits(self) -> bool:
         """Whether a consumer without room, as its session's window is shut, drains."""
         self._refresh()
         return any(each.draining and each.shut for each in self._draining)

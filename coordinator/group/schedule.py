@@ -51,12 +51,12 @@ class Schedule:
     def __init__(self, instance: Instance, queues: Queues) -> None:
         self._instance = instance
         self._queues = queues
-        self._asking = False
+        self._querying = False
         #: whether entries were made that the query under way may not see
         self._missed = False
         #: NOTIFYs of applications: the monotonic time until which more entries may follow, and from when on these are
         #: due
-        self._told: deque[tuple[float, int]] = deque()
+        self._noticed: deque[tuple[float, int]] = deque()
         self._interval = _FIRST_INTERVAL_SECONDS
         #: the monotonic time of the next query
         self._next = 0.0
@@ -72,48 +72,48 @@ class Schedule:
         self._passed_over = False
 
     def start(self) -> None:
-        self._look()
+        self._query()
 
     def due(self, available: int) -> None:
         """Schedule a query for a message posted here that is due at this time, in microseconds since 2000."""
         self._lowered = min(self._lowered, available - 1)
-        self._look_in((available - now_micros()) / 1e6)
+        self._query_in((available - now_micros()) / 1e6)
 
     def notified(self, payload: str) -> None:
         """Query now, as another process has made due entries: a decision without this instance, or an application (X2).
         ``payload``: the time of the first of them, in microseconds since 2000, if known.
         """
-        self._missed = self._asking
+        self._missed = self._querying
         try:
             lowest = int(payload) - 1
-            self._told.append((time.monotonic() + _AFTER_NOTICE_SECONDS, lowest))
+            self._noticed.append((time.monotonic() + _AFTER_NOTICE_SECONDS, lowest))
             self._interval = _FIRST_INTERVAL_SECONDS
         except ValueError:
             lowest = self._low - _LATE_MICROS
         self._lowered = min(self._lowered, max(_BEFORE_ALL, lowest))
-        self._look_in(0)
+        self._query_in(0)
 
-    def _look_in(self, seconds: float) -> None:
+    def _query_in(self, seconds: float) -> None:
         at = time.monotonic() + max(seconds, 0.0)
         if at < self._next:
             self._next = at
-            self._instance.loop.call_later(max(seconds, 0.0), self._look_if_due)
+            self._instance.loop.call_later(max(seconds, 0.0), self._query_if_due)
 
-    def _look_if_due(self) -> None:
+    def _query_if_due(self) -> None:
         """Query, unless this timer is outdated."""
-        if not self._asking and time.monotonic() >= self._next:
-            self._look()
+        if not self._querying and time.monotonic() >= self._next:
+            self._query()
 
-    def _look(self) -> None:
-        self._asking = True
+    def _query(self) -> None:
+        self._querying = True
         self._missed = False
         instance = self._instance
         ids = [instance.ids.next() for _ in range(_AT_ONCE)]
         now = time.monotonic()
         whole = now >= self._whole_at
-        while self._told and self._told[0][0] < now:
-            self._told.popleft()
-        self._low = _BEFORE_ALL if whole else min(self._low, self._lowered, *(lowest for _, lowest in self._told))
+        while self._noticed and self._noticed[0][0] < now:
+            self._noticed.popleft()
+        self._low = _BEFORE_ALL if whole else min(self._low, self._lowered, *(lowest for _, lowest in self._noticed))
         self._lowered = _AFTER_ALL
 
         def promoted(answer: questions.Promoted | StoreError) -> None:
@@ -139,10 +139,10 @@ class Schedule:
             self._refused_since = time.monotonic()
 
     def _promoted(self, answer: questions.Promoted | StoreError) -> None:
-        self._asking = False
+        self._querying = False
         self._next = float("inf")
         if isinstance(answer, StoreError):
-            self._look_in(_LOOK_SECONDS)
+            self._query_in(_LOOK_SECONDS)
             return
         self._low = answer.through
         self._took_turn(answer)
@@ -151,15 +151,15 @@ class Schedule:
             wait = 0
         elif answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
-        if self._told:
+        if self._noticed:
             wait = min(wait, self._interval)
             self._interval *= 2
         # before the queues are notified: an exception in one of them must not end the schedule
-        self._look_in(wait)
+        self._query_in(wait)
         for each in answer.due:
             queue = self._queues.by_group.get(each.group)
             if isinstance(queue, FifoQueue) and each.key is not None:
-                queue.came(each.key, each.lowest)
+                queue.entry_stored(each.key, each.lowest)
             elif queue is not None:
                 queue.in_store(each.lowest, each.priority)
 
@@ -178,13 +178,13 @@ class StoredExpiry:
         self._instance = instance
         self._failed = failed
 
-    def look(self) -> None:
+    def search(self) -> None:
         instance = self._instance
         questions.expire(instance.queries, instance.uuids.next(), instance.instance_id, self._expired)
 
     def _expired(self, answer: questions.Expired | StoreError) -> None:
         marked, dropped = (0, 0) if isinstance(answer, StoreError) else answer
         # first: an exception in the rest must not end the checks
-        self._instance.loop.call_later(0 if marked + dropped >= _EXPIRED_AT_ONCE else EXPIRY_SECONDS, self.look)
+        self._instance.loop.call_later(0 if marked + dropped >= _EXPIRED_AT_ONCE else EXPIRY_SECONDS, self.search)
         if marked:
             self._failed()

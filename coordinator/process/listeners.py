@@ -175,7 +175,7 @@ def warn_of_open_ones(settings: Settings, places: Sequence[Endpoint]) -> None:
         )
 
 
-def look_for_users(settings: Settings, places: Sequence[Endpoint], database_url: str, patience: Patience) -> None:
+def warn_without_users(settings: Settings, places: Sequence[Endpoint], database_url: str, patience: Patience) -> None:
     """Log a warning if clients must log in, and there is no enabled user."""
     closed = [str(place) for place in places if not _anonymous(settings, place)]
     if not closed:

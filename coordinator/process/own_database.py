@@ -83,7 +83,7 @@ class OwnDatabase:
             else:
                 self._start_at = None
 
-    def look_at_disk(self, now: float) -> bool:
+    def check_disk(self, now: float) -> bool:
         """Check the disk, if it is time; whether :attr:`disk_low` has changed."""
         if now < self._disk_at:
             return False

@@ -38,8 +38,8 @@ from coordinator.process.listeners import (
     TooOpen,
     check_metrics,
     listen,
-    look_for_users,
     warn_of_open_ones,
+    warn_without_users,
 )
 from coordinator.process.own_database import OwnDatabase
 from coordinator.settings import HTTP, Endpoint, Settings
@@ -168,7 +168,7 @@ class Supervisor:
             _log.info("database found", place=place(self._database_url))
         with self._interruptible():
             self._make_partitions()
-            look_for_users(self._settings, self._places, self._database_url, _START_PATIENCE)
+            warn_without_users(self._settings, self._places, self._database_url, _START_PATIENCE)
 
     @property
     def _database_runs(self) -> bool:
@@ -200,11 +200,11 @@ class Supervisor:
         if self._database is None:
             return
         self._database.tend(now)
-        if self._database.look_at_disk(now):
-            for each in self._told():
-                each.tell(disk_low=self._database.disk_low)
+        if self._database.check_disk(now):
+            for each in self._receivers_of_state():
+                each.send(disk_low=self._database.disk_low)
 
-    def _told(self) -> Iterator[Child | Kept]:
+    def _receivers_of_state(self) -> Iterator[Child | Kept]:
         """Yield the children to which changes of the service's state are sent."""
         for each in (*(worker.child for worker in self._workers), self._measuring):
             if each is not None:
@@ -250,8 +250,8 @@ class Supervisor:
         except FileInvalid as error:
             _log.error("certificates not read again", reason=str(error))
             return
-        for each in self._told():
-            each.tell(certificates=True)
+        for each in self._receivers_of_state():
+            each.send(certificates=True)
         files = (self._settings.tls.certificate, self._settings.tls.key, self._settings.tls.client_ca)
         _log.info(
             "certificates read again",
@@ -299,15 +299,15 @@ class Supervisor:
             worker.start_at = time.monotonic() + worker.pause.failed()
             return
 
-        def heard(words: Mapping[str, Any]) -> None:
+        def on_line(words: Mapping[str, Any]) -> None:
             if words.get("ready"):
                 worker.ready = True
                 worker.pause.served()
                 _log.info("worker ready", worker=worker.number, pid=child.pid)
             if self._measuring is not None and "figures" in words:
-                self._measuring.tell(worker=worker.number, pid=child.pid, figures=words["figures"])
+                self._measuring.send(worker=worker.number, pid=child.pid, figures=words["figures"])
 
-        child.heard = heard
+        child.on_line = on_line
 
     def _spawn(
         self,
@@ -345,7 +345,7 @@ class Supervisor:
     def _start_recovery(self) -> Child | None:
         child = self._spawn("coord-recover", self._programs.recovery)
         if child is not None:
-            child.heard = self._told_by_recovery
+            child.on_line = self._kill_given_up
         return child
 
     def _listen_for_metrics(self) -> None:
@@ -367,7 +367,7 @@ class Supervisor:
             self._maintenance_at = now + _MAINTENANCE_SECONDS
             self._maintenance = self._spawn("coord-maintain", self._programs.maintenance, database_url=self._owner_url)
 
-    def _told_by_recovery(self, words: Mapping[str, Any]) -> None:
+    def _kill_given_up(self, words: Mapping[str, Any]) -> None:
         """Kill workers whose instance was declared dead: they would accept connections and never answer."""
         for pid, start in words.get("ended", ()):
             for worker in self._workers:

@@ -315,7 +315,7 @@ class Batch:
             and len(self.op_ids) <= 1
         )
 
-    def tell(self, group_id: int, lowest: int) -> None:
+    def notify(self, group_id: int, lowest: int) -> None:
         """Notify the other instances of entries that are not leased, from the id ``lowest`` on.
 
         ``group_id``: their group, or their address, negated.

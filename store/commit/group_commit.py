@@ -268,7 +268,7 @@ class GroupCommit:
             finally:
                 self._sending = False
             if self._answers:
-                self._tell()
+                self._answer()
 
     @property
     def _any_to_send(self) -> bool:
@@ -343,7 +343,7 @@ class GroupCommit:
             self.close()
             self._fenced()
         elif isinstance(answer, Locked) and batch.checkable is not None and len(owners_of(batch)) > 1:
-            self._look_for_locks(batch, answer)
+            self._query_locks(batch, answer)
         elif isinstance(answer, Contended | StoreInTrouble):
             self._rescue.try_again(batch, answer)
         elif isinstance(answer, NoPartition) and not batch.days_made:
@@ -353,19 +353,19 @@ class GroupCommit:
         else:
             self._finish(batch)
 
-    def _look_for_locks(self, batch: Batch, error: Locked) -> None:
+    def _query_locks(self, batch: Batch, error: Locked) -> None:
         """Query which transactions of the batch others have locked; only the units that need them wait."""
         assert batch.checkable is not None
         self._under_way = batch  # if the connection is lost, the batch is sent again
 
-        def looked(answer: list[pq.abc.PGresult] | StoreError) -> None:
+        def locks_found(answer: list[pq.abc.PGresult] | StoreError) -> None:
             self._under_way = None
             locked: set[bytes] = set()
             if not isinstance(answer, StoreError):
                 locked = {answer[-1].get_value(row, 0) or b"" for row in range(answer[-1].ntuples)}
             self._rescue.set_aside(batch, locked, error)
 
-        self._connection.execute(b"locked", LOCKED, [arrays.uuid(sorted(batch.checkable.named))], looked)
+        self._connection.execute(b"locked", LOCKED, [arrays.uuid(sorted(batch.checkable.named))], locks_found)
 
     def hold(self, owner: object) -> None:
         """Let the other units of the connection wait until its part is sent again."""
@@ -399,7 +399,7 @@ class GroupCommit:
         self._answers.append((units, error))
         self.kick()  # the next batch is sent before the answers; a batch without rows is answered here at once
 
-    def _tell(self) -> None:
+    def _answer(self) -> None:
         if self._answering:
             return
         self._answering = True
@@ -443,7 +443,7 @@ class GroupCommit:
 
         def answered(answer: list[pq.abc.PGresult] | StoreError) -> None:
             if isinstance(answer, StoreError):
-                self._look_again(answer)
+                self._retry_look_up(answer)
                 return
             committed = answer[-1].get_value(0, 0) == b"\x01"
             if committed or self._looked_up != batch.begun:
@@ -456,7 +456,7 @@ class GroupCommit:
 
         def flushed(answer: list[pq.abc.PGresult] | StoreError) -> None:
             if isinstance(answer, StoreError):
-                self._look_again(answer)
+                self._retry_look_up(answer)
             else:
                 self._under_way = None
                 self._finish(batch)
@@ -475,6 +475,6 @@ class GroupCommit:
             batch, StoreUnavailable("the connection to the database was lost with it, again and again")
         )
 
-    def _look_again(self, error: StoreError) -> None:
+    def _retry_look_up(self, error: StoreError) -> None:
         log.error("cannot look up the batch in doubt", error=str(error))
         self._loop.call_later(PROBE_RETRY_SECONDS, self.connected)

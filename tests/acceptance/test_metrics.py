@@ -43,8 +43,8 @@ BRIEF = {
     "coordinator.process.measuring.LOOK_SECONDS": 0.5,
     "coordinator.process.measuring.LONG_SECONDS": LONG,
     "coordinator.process.measuring._LONGEST_REQUEST_SECONDS": 2.0,
-    "coordinator.process.telling.TELL_SECONDS": 0.5,
-    "coordinator.process.telling.LONG_SECONDS": LONG,
+    "coordinator.process.worker_reports.REPORT_SECONDS": 0.5,
+    "coordinator.process.worker_reports.LONG_SECONDS": LONG,
     "store.health._LONG_SECONDS": 1,
 }
 

@@ -24,7 +24,7 @@ OTHER = "other"
 
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_back, "_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(check_back, "_SCAN_SECONDS", 3600.0)
 
 
 @pytest.mark.rule("H7")
@@ -47,8 +47,8 @@ class Draining(Link):
         super().__init__(credit=credit)
         self.told: list[int] = []
 
-    def looked(self) -> None:
-        super().looked()
+    def drained(self) -> None:
+        super().drained()
         if not self.coming:
             self.told.append(len(self.sent))
 

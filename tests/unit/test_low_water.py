@@ -29,7 +29,7 @@ class Loads:
     def ask(self) -> None:
         self.marks = list(self.window.low.marks)
         self.asked_above.append(self.marks[0])
-        self.window.asks()
+        self.window.load_sent()
 
     def answer(self, *found: tuple[int, int], complete: bool, late: bool = False) -> None:
         """``found``: priorities and ids. ``late``: there was news since the store was asked."""
@@ -49,11 +49,11 @@ class Loads:
         """As the queue does: where nothing is found above the mark, that says little."""
         self.window.in_store(None, None)
         self.ask()
-        self.answer(*found, complete=complete if found else self.window.low.looks_at_all)
+        self.answer(*found, complete=complete if found else self.window.low.reads_all)
 
     def look(self) -> None:
         """The time for it has come."""
-        self.window.look_at_all(by_range=False)
+        self.window.read_all_next(by_range=False)
 
 
 @pytest.fixture(autouse=True)

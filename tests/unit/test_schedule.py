@@ -116,7 +116,7 @@ def test_what_was_made_due_during_a_look_is_looked_for_after_it() -> None:
     instance.schedule.notified("")
     instance.answered(nothing_due(None))
     assert instance.looks[-1] == 0
-    instance.schedule._look()
+    instance.schedule._query()
     instance.answered(nothing_due(None))
     assert instance.looks[-1] > 0
 

@@ -132,23 +132,9 @@ class InStore:
     """
 
     __slots__ = (
-        "connection",
-        "group",
-        "held",
-        "holding",
-        "ids",
-        "left_out",
-        "on_way",
-        "overdue",
-        "own_rows",
-        "own_terms",
-        "placed",
-        "query_later",
-        "row",
-        "sent",
-        "terms",
-        "txn",
-    )
+        "connection", "group", "held", "holding", "ids", "left_out", "on_way", "overdue", "own_rows", "own_terms",
+        "placed", "query_later", "row", "sent", "terms", "txn",
+    )  # fmt: skip
 
     def __init__(self, txn: Transaction, group: str, terms: CheckTerms, own_terms: OwnCheckTerms) -> None:
         self.txn = txn

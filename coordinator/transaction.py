@@ -62,41 +62,11 @@ _OPEN = (*_UNDISCHARGED, *_WAITING)
 
 class Transaction:
     __slots__ = (
-        "_waiting_callers",
-        "annotated",
-        "answer",
-        "began",
-        "columns",
-        "control",
-        "counted",
-        "counts_as_failed",
-        "dropped",
-        "entries",
-        "error",
-        "fail",
-        "half_ids",
-        "id",
-        "in_store",
-        "instance",
-        "octets",
-        "owner",
-        "parked",
-        "partials",
-        "posts",
-        "purged",
-        "reason",
-        "registered",
-        "registry",
-        "retired",
-        "returning",
-        "rows",
-        "spooled",
-        "state",
-        "timeout",
-        "undone",
-        "unsettled_posts",
-        "wire_state",
-    )
+        "_waiting_callers", "annotated", "answer", "began", "columns", "control", "counted", "counts_as_failed",
+        "dropped", "entries", "error", "fail", "half_ids", "id", "in_store", "instance", "octets", "owner", "parked",
+        "partials", "posts", "purged", "reason", "registered", "registry", "retired", "returning", "rows", "spooled",
+        "state", "timeout", "undone", "unsettled_posts", "wire_state",
+    )  # fmt: skip
 
     def __init__(self, registry: Registry, txn_id: bytes, owner: object, control: Control, timeout: float) -> None:
         """Begin a transaction in state ACTIVE. ``owner``: the connection that declared it (T12). ``timeout`` in

@@ -62,16 +62,8 @@ class Checking(Delivering):
     """Sends checks, and passes on their outcomes; implements :class:`coordinator.check_back.Checker`."""
 
     __slots__ = (
-        "_checks",
-        "_deciding",
-        "_silent",
-        "_starved",
-        "_watched",
-        "coming",
-        "group",
-        "most_octets",
-        "unsettled",
-    )
+        "_checks", "_deciding", "_silent", "_starved", "_watched", "coming", "group", "most_octets", "unsettled",
+    )  # fmt: skip
 
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, name: str, group: str, most_octets: int

@@ -50,38 +50,11 @@ _LINK_EVENTS = (engine.LINK_REMOTE_OPEN, engine.LINK_REMOTE_CLOSE, engine.LINK_R
 
 class Connection(Client):
     __slots__ = (
-        "_sole",
-        "addresses_made",
-        "asking",
-        "close_reason",
-        "closing",
-        "container",
-        "dirty",
-        "endpoints",
-        "fd",
-        "greeting",
-        "guard",
-        "held_back",
-        "idle_timeout_ms",
-        "incomplete",
-        "number",
-        "open",
-        "opened",
-        "opening",
-        "output",
-        "parked",
-        "paused",
-        "pointer",
-        "posting",
-        "reactor",
-        "read_room",
-        "read_seconds",
-        "readable",
-        "sessions",
-        "starved",
-        "ticks",
-        "transport",
-    )
+        "_sole", "addresses_made", "asking", "close_reason", "closing", "container", "dirty", "endpoints", "fd",
+        "greeting", "guard", "held_back", "idle_timeout_ms", "incomplete", "number", "open", "opened", "opening",
+        "output", "parked", "paused", "pointer", "posting", "reactor", "read_room", "read_seconds", "readable",
+        "sessions", "starved", "ticks", "transport",
+    )  # fmt: skip
 
     def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
         """``mechanisms``: the SASL mechanisms that its listener offers (:mod:`coordinator.login.logins`)."""

@@ -42,22 +42,9 @@ class Consuming(Outgoing):
     """Sends entries, and passes on the peer's outcomes; implements :class:`coordinator.group.entries.Consumer`."""
 
     __slots__ = (
-        "_frame",
-        "_group",
-        "_left_some",
-        "_most_handed",
-        "_most_unsettled",
-        "_reported_full",
-        "_retirement",
-        "_settling_makes_room",
-        "_starved",
-        "by_name",
-        "has_decided",
-        "shut",
-        "transactional",
-        "undecided",
-        "unsettled",
-    )
+        "_frame", "_group", "_left_some", "_most_handed", "_most_unsettled", "_reported_full", "_retirement",
+        "_settling_makes_room", "_starved", "by_name", "has_decided", "shut", "transactional", "undecided", "unsettled",
+    )  # fmt: skip
 
     def __init__(
         self,

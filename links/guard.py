@@ -46,19 +46,9 @@ class FrameGuard:
     """
 
     __slots__ = (
-        "_begun",
-        "_blind",
-        "_connection",
-        "_held",
-        "_instead",
-        "_left",
-        "_most",
-        "_refused",
-        "_withheld",
-        "channels",
-        "plain",
-        "waits",
-    )
+        "_begun", "_blind", "_connection", "_held", "_instead", "_left", "_most", "_refused", "_withheld", "channels",
+        "plain", "waits",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, most: int, handle_max: int) -> None:
         self._connection = connection

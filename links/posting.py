@@ -85,18 +85,9 @@ class Posting(Incoming):
     """
 
     __slots__ = (
-        "_awaited",
-        "_named",
-        "_partial_txn",
-        "_posts",
-        "_rejects",
-        "_sizes",
-        "_stood_still",
-        "address",
-        "continues",
-        "relay",
-        "second",
-    )
+        "_awaited", "_named", "_partial_txn", "_posts", "_rejects", "_sizes", "_stood_still", "address", "continues",
+        "relay", "second",
+    )  # fmt: skip
 
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool, rejects: bool

@@ -31,25 +31,9 @@ class Address:
     """
 
     __slots__ = (
-        "check_terms",
-        "delayed",
-        "dynamic",
-        "fans",
-        "fifo",
-        "gone",
-        "groups",
-        "id",
-        "name",
-        "noted",
-        "own_policies",
-        "particular",
-        "policies",
-        "queue",
-        "subscriptions",
-        "topic",
-        "transactional",
-        "users",
-    )
+        "check_terms", "delayed", "dynamic", "fans", "fifo", "gone", "groups", "id", "name", "noted", "own_policies",
+        "particular", "policies", "queue", "subscriptions", "topic", "transactional", "users",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -80,28 +80,10 @@ class Entry:
     """A committed message in one group, leased to this instance; on a link it is the delivery itself."""
 
     __slots__ = (
-        "acquired",
-        "annotations",
-        "attempts",
-        "delivery",
-        "expires",
-        "failures",
-        "half_id",
-        "id",
-        "kept",
-        "last_txn",
-        "link",
-        "message",
-        "outcome",
-        "peer_settled",
-        "priority",
-        "queue",
-        "refused_by",
-        "size",
-        "state",
-        "txn",
+        "acquired", "annotations", "attempts", "delivery", "expires", "failures", "half_id", "id", "kept", "last_txn",
+        "link", "message", "outcome", "peer_settled", "priority", "queue", "refused_by", "size", "state", "txn",
         "whole",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

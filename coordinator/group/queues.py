@@ -60,31 +60,10 @@ class Queue:
     entry_kind: ClassVar[type[Entry]] = Entry
 
     __slots__ = (
-        "_counted",
-        "address_id",
-        "anchor",
-        "browsers",
-        "consumers",
-        "dirty",
-        "gone",
-        "group_id",
-        "held",
-        "holding",
-        "home",
-        "instance",
-        "lease",
-        "name",
-        "normal",
-        "not_from",
-        "policies",
-        "refused",
-        "returning",
-        "searches",
-        "sent_octets",
-        "surplus_due",
-        "takers",
-        "windows",
-    )
+        "_counted", "address_id", "anchor", "browsers", "consumers", "dirty", "gone", "group_id", "held", "holding",
+        "home", "instance", "lease", "name", "normal", "not_from", "policies", "refused", "returning", "searches",
+        "sent_octets", "surplus_due", "takers", "windows",
+    )  # fmt: skip
 
     def __init__(
         self, instance: Instance, home: Queues, group_id: int, address_id: int, name: str, policies: Policies

@@ -121,20 +121,9 @@ class Window:
     """
 
     __slots__ = (
-        "_news",
-        "_version",
-        "_whole_due",
-        "bound",
-        "gone",
-        "loading",
-        "low",
-        "more",
-        "octets",
-        "rank",
-        "ready",
-        "reserved",
-        "returned",
-    )
+        "_news", "_version", "_whole_due", "bound", "gone", "loading", "low", "more", "octets", "rank", "ready",
+        "reserved", "returned",
+    )  # fmt: skip
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank

@@ -190,14 +190,15 @@ class Marks:
         self._backwards = not self._backwards and self._back > BEFORE
 
 
-# Turns choose the checkers whose groups are queried next: some at a time, so that thousands delay nothing else.
-#
-# Checkers that have got more room are first. All others have one turn in each round.
-
 C = TypeVar("C")
 
 
 class Turns(Generic[C]):
+    """Choose the checkers whose groups are queried next: some at a time, so that thousands delay nothing else.
+
+    Checkers that have got more room are first. All others have one turn in each round.
+    """
+
     __slots__ = ("_first", "_line", "left")
 
     def __init__(self) -> None:
@@ -568,18 +569,18 @@ class Checks:
         self._decisions.decide(due.txn_id, decision, CHECKED, answered)
 
 
-# Transactions that no checker has answered after the last check are rolled back, and their messages are copied to an
-# address of their own (rule H10).
-#
-# Every instance searches for them, with or without checkers. One SQL transaction decides and copies, so that a crash
-# leaves either all or nothing of it.
-
 _EXHAUSTED_SECONDS = 1.0
 _EXHAUSTED_AT_ONCE = 20
-#: seconds between scans of all the past, for rows that were written more than a minute late
 
 
 class Exhaustion:
+    """Rolls back transactions that no checker has answered after the last check, and copies their messages to an
+    address of their own (rule H10).
+
+    Every instance searches for them, with or without checkers. One SQL transaction decides and copies, so that a crash
+    leaves either all or nothing of it.
+    """
+
     def __init__(self, instance: Instance, directory: Directory) -> None:
         self._instance = instance
         self._directory = directory

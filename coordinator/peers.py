@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 
 class Peers:
+    """Handles what the heartbeat and NOTIFYs say of the other instances."""
+
     def __init__(
         self,
         instance: Instance,

@@ -48,6 +48,8 @@ MOST_AT_ONCE = 500
 
 
 class Registry:
+    """Holds the undecided transactions of one instance, by txn-id."""
+
     def __init__(
         self,
         instance: Instance,

@@ -61,6 +61,8 @@ _OPEN = (*_UNDISCHARGED, *_WAITING)
 
 
 class Transaction:
+    """One transaction, from its declare to its decision. :mod:`coordinator.transitions` has the table of its states."""
+
     __slots__ = (
         "_waiting_callers", "annotated", "answer", "began", "columns", "control", "counted", "counts_as_failed",
         "dropped", "entries", "error", "fail", "half_ids", "id", "in_store", "instance", "octets", "owner", "parked",

@@ -49,6 +49,8 @@ _LINK_EVENTS = (engine.LINK_REMOTE_OPEN, engine.LINK_REMOTE_CLOSE, engine.LINK_R
 
 
 class Connection(Client):
+    """One AMQP connection: its socket, its part of the engine, its sessions and links, and its output."""
+
     __slots__ = (
         "_sole", "addresses_made", "asking", "close_reason", "closing", "container", "dirty", "endpoints", "fd",
         "greeting", "guard", "held_back", "idle_timeout_ms", "incomplete", "number", "open", "opened", "opening",

@@ -44,6 +44,8 @@ MOST_INCOMPLETE = 64
 
 
 class Endpoints:
+    """The sessions and links of one connection, by their pointers in the engine; refuses links without a right."""
+
     __slots__ = ("_left", "connection", "dynamic", "links", "sessions")
 
     def __init__(self, connection: Connection) -> None:

@@ -40,6 +40,8 @@ MOST_BACKLOG = 1 << 20
 
 
 class Delivering(Link):
+    """A link on which the service sends: it has the credit, answers a drain, and sends while the session has room."""
+
     __slots__ = ("_drains", "_owes_flow", "credit", "draining")
 
     def __init__(

@@ -123,6 +123,8 @@ _TICK_SECONDS = 30.0
 
 
 class Ticks:
+    """Times the connections: idle timeouts (part 2, 2.4.5), and the end of those that do not open in time."""
+
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
         #: connections by number

@@ -38,7 +38,7 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction has no decision."""
+        """Return whether the transaction has no decision."""
         return self.commits + self.rollbacks == 0
 
 

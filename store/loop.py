@@ -36,6 +36,8 @@ class TimeShare(NamedTuple):
 
 
 class Loop(Protocol):
+    """The event loop that the connections to PostgreSQL run on: readiness of descriptors, and timers."""
+
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
         """Call ``callback(events)`` when ``fd`` is ready; ``events`` as in :mod:`select` (``EPOLLIN``,
         ``EPOLLOUT``).

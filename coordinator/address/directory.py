@@ -111,6 +111,8 @@ class Maker(Protocol):
 
 
 class Directory:
+    """Resolves names to addresses for links, the relay and dead letters. Beyond a bound it forgets the least used."""
+
     def __init__(self, instance: Instance, queues: Queues, policy: AddressPolicy) -> None:
         self._instance = instance
         self._queues = queues

@@ -32,6 +32,8 @@ NO_LOCAL = "no-local"
 
 
 class Enqueue:
+    """Computes the terms of posts, and makes their entries. Raises Refusal if a message cannot be taken."""
+
     #: the refusal of posts, and of discharges of transactions with posts, while the disk is nearly full
     disk_refusal = Refusal(
         Condition.RESOURCE_LIMIT_EXCEEDED,

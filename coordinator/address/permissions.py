@@ -88,6 +88,8 @@ class Grantee(Protocol):
 
 
 class Permissions:
+    """Knows the rights of each connected user, and calls its connections (``Grantee``) when they change."""
+
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._holders: dict[str | None, dict[Grantee, None]] = {}

@@ -1,4 +1,4 @@
-"""What waits for the locks of others says so, and who holds them, and goes on waiting."""
+"""Report that a command waits for locks, and who holds them, while it waits."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _number(text: str) -> int:
 
 @contextmanager
 def _root(connection: Connection, given: Path | None, off: bool) -> Iterator[Path | None]:
-    """The folder of the archive; None: it is not read. What is wrong with the archive ends the command with 2."""
+    """Yield the folder of the archive; None: it is not read. What is wrong with the archive ends the command with 2."""
     if given is not None and off:
         fail("--archive, --no-archive: give one of them", 2)
     from store.archive import days
@@ -218,7 +218,7 @@ def _why_unknown(connection: Connection, root: Path | None, txn_id: UUID) -> str
 
 
 def _archived(connection: Connection, root: Path | None, table: str, moment: datetime) -> str:
-    """What is to be said of the archive, if it has the day of ``moment``."""
+    """Return a hint at the archive, if it has the day of ``moment``."""
     from store.archive import days
 
     day = days.dropped(connection, table, moment)
@@ -281,7 +281,7 @@ def _why_none(connection: Connection, archive: Archived, text: str, since: datet
 
 
 def _octets(message_id: str) -> list[bytes]:
-    """How a message may have its message-id (3.2.4): a string, or what is written as a number, a UUID or octets."""
+    """Return the possible forms of a message-id (3.2.4): the text, or the number, UUID or octets it stands for."""
     found = [message_id.encode(errors="surrogateescape")]
     with suppress(ValueError):
         found.append(UUID(message_id).bytes)
@@ -293,8 +293,8 @@ def _octets(message_id: str) -> list[bytes]:
 
 
 def _has_message_id(connection: Connection, message: Message, message_id: str) -> bool:
-    """Whether the message has this message-id, and not the text elsewhere. Of one in the archive its head is all that
-    is looked at.
+    """Return whether the message has this message-id, and not the text elsewhere. Of an archived one only the head is
+    examined.
     """
     from coordinator.commands.heads import whole_head
     from store.codec.encoding import DecodeError

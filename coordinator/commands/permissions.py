@@ -146,7 +146,7 @@ def list_(
 
 
 def _who(connection: Connection, verb: Verb, name: str) -> Iterator[dict[str, object]]:
-    """A line for each user and permission. A role that no user has, such as anonymous, has a line of its own."""
+    """Yield a line for each user and permission. A role that no user has, such as anonymous, has a line of its own."""
     from coordinator.address.permissions import ANYTHING, Rights
     from store import permissions
     from store.tables import ANONYMOUS

@@ -1,4 +1,4 @@
-"""The child of the supervisor that recovers from instances that are lost."""
+"""The supervisor's child that gives up dead instances."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class _Again:
 
 
 def _place(connection: Connection, group: Group, text: str, *, option: str) -> int:
-    """The id from which on messages count."""
+    """Return the id from which on messages count."""
     from coordinator.address.addresses import shown
     from store import seeks
 

@@ -1,4 +1,4 @@
-"""A command that is stopped by a signal says so once, in a word, and ends with a status of its own."""
+"""Stop a command on a signal: it prints one word, and ends with a status of its own."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def remove(
 
 
 def _role(text: str | None) -> str:
-    """The name of a role that users can have; ends the command if it is none."""
+    """Return the name of a role that users can have; ends the command if it is none."""
     from store.tables import ANONYMOUS
 
     name = "" if text is None else user_name(text, "role")
@@ -162,7 +162,7 @@ def _role(text: str | None) -> str:
 
 
 def _password(file: Path | None) -> str:
-    """The password of the file, or of the terminal, twice; ends the command if it can be none."""
+    """Return the password of the file, or of the terminal, twice; ends the command if it can be none."""
     from coordinator.login import verifiers
 
     text = _prompted() if file is None else _read(file)

@@ -112,7 +112,7 @@ def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int,
 
 
 class _Book:
-    """The ledger of a watch (:class:`spark.watching.Ledger`), in the store; tells what is in it."""
+    """The ledger of a watch (:class:`spark.watching.Ledger`), in the store; it prints the findings."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.folder = folder
@@ -189,7 +189,7 @@ class _Book:
         self._report(new)
 
     def add_findings(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
-        """What is found without a batch; says how the watch stands, where that has changed."""
+        """Add findings that belong to no batch; print the state of the watch if it has changed."""
         from coordinator.version import VERSION
         from store import watched
         from store.database import connected
@@ -203,7 +203,7 @@ class _Book:
             self.report(_line(now))
 
     def report(self, line: str) -> None:
-        """A line on the standard error, with the time since the start."""
+        """Print a line to the standard error, with the time since the start."""
         sys.stderr.write(f"{time.monotonic() - self._began:.1f} s: {printable(line)}\n")
         sys.stderr.flush()
 

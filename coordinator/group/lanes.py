@@ -48,6 +48,8 @@ class Lane:
 
 
 class MessageGroup:
+    """A message group of a fifo queue: its entries here, in order, and what of it is elsewhere or on its way."""
+
     __slots__ = (
         "aside", "asked", "bound", "coming", "held", "key", "lane", "loading", "low", "lowered", "more", "out", "ready",
         "suspended", "ticket",

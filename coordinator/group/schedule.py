@@ -48,6 +48,8 @@ _AFTER_ALL = (1 << 63) - 1
 
 
 class Schedule:
+    """Promotes scheduled entries that are due (D7), for all addresses; the instances take turns."""
+
     def __init__(self, instance: Instance, queues: Queues) -> None:
         self._instance = instance
         self._queues = queues

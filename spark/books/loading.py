@@ -113,7 +113,7 @@ def check_footers(description: Description, files: Files, names: Sequence[str]) 
 
 
 def _names(description: Description, column: str) -> bool:
-    """Whether the description names the column, alone or in a condition."""
+    """Return whether the description names the column, alone or in a condition."""
     plain = {description.key, description.time, *(pair.column for pair in description.equal)}
     conditions = (getattr(description, setting) for setting in description.states.values())
     word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)

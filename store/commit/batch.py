@@ -52,6 +52,8 @@ class Step(NamedTuple):
 
 
 class LargeHalf(NamedTuple):
+    """A half that is written piece by piece, as its message is too long for the columns of a batch."""
+
     id: int
     txn_id: bytes
     address_id: int

@@ -40,6 +40,8 @@ _LARGEST_BYTES = 16 * 1024 * 1024
 
 
 class ServerLog:
+    """The log file of the embedded server: at most two files of a bounded length, readable by their owner alone."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 

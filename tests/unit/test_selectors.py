@@ -376,7 +376,7 @@ def test_a_consumer_without_room_does_not_put_off_the_next_look_at_everything(mo
         clock.now += 600 if not room else 0.5
     search._read(search._cursors[1], [])
     search.arrived(None, None)
-    assert timers["_look_at_all"] == 9.5
+    assert timers["_read_all"] == 9.5
 
 
 def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Generic, TypeVar
@@ -19,16 +18,18 @@ def turn_of(line: OrderedDict[K, Any]) -> K:
     return first
 
 
-@dataclass(slots=True, eq=False)
 class Line(Generic[T]):
     """Holds the waiting items of one owner. ``held``: the owner gets no turn for now."""
 
-    owner: object
-    number: int
-    #: the sum of its shares: the owner with the least has the turn
-    had: float
-    held: bool = False
-    items: deque[T] = field(default_factory=deque)
+    __slots__ = ("had", "held", "items", "number", "owner")
+
+    def __init__(self, owner: object, number: int, had: float) -> None:
+        self.owner = owner
+        self.number = number
+        #: the sum of its shares: the owner with the least has the turn
+        self.had = had
+        self.held = False
+        self.items: deque[T] = deque()
 
     def __lt__(self, other: Line[T]) -> bool:
         return (self.had, self.number) < (other.had, other.number)

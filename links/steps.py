@@ -96,7 +96,7 @@ def _received(
     return message, state, settled, txn_id
 
 
-def _state_in_python(delivery: engine.Pointer) -> tuple[int, bool, bytes | None]:
+def _said_in_python(delivery: engine.Pointer) -> tuple[int, bool, bytes | None]:
     """Return the peer's state of a delivery, whether it is settled, and the encoded list of a transactional state's
     fields; None if they are long, or not an AMQP value.
     """
@@ -155,7 +155,7 @@ def _bound() -> ModuleType | None:
 
 _steps = _bound()
 drain = _drain_in_python if _steps is None else _steps.drain
-said = _state_in_python if _steps is None else _steps.said
+said = _said_in_python if _steps is None else _steps.said
 answer = _answer_in_python if _steps is None else _steps.answer
 end = _end_in_python if _steps is None else _steps.end
 window = engine.session_window if _steps is None else _steps.window

@@ -66,7 +66,7 @@ class Users:
         return verifiers.decoy(mechanism, name, self._secret)
 
     def look_up(self, name: str, mechanism: str, found: Callable[[Verifier | None], None], reply: Fail) -> None:
-        """Look up a verifier: ``found`` gets it, or None; ``reply`` the outcome if the store does not answer in time."""
+        """Look up a verifier: ``found`` gets it, or None; ``reply`` an outcome if the store does not answer in time."""
         began = time.monotonic()
 
         def wait(verifier: Verifier | None) -> None:

@@ -1,4 +1,6 @@
-"""Have the site of the pages (mkdocs.yml) contain the files of the repository to which the pages link."""
+"""Have the site of the pages (mkdocs.yml) contain the files of the repository to which the pages link, and have lists
+look as elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+_MARKER = re.compile(r"(?:\d+\.|-) ")
+#: By so many spaces Python-Markdown wants what belongs to an item of a list to be indented.
+_INDENT = 4
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)(?=[)#])")
 #: Where the site has the files that are not in docs/.
 _ELSEWHERE = "repository"
@@ -60,4 +65,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return found[1]
         return os.path.relpath(_uri(path, config), Path(page.file.src_uri).parent)
 
-    return _LINK.sub(moved, markdown)
+    return "\n".join(_indented(_LINK.sub(moved, markdown)))
+
+
+def _indented(markdown: str) -> Iterator[str]:
+    """Indent what belongs to an item of a list; the pages have it beneath the item's text, as CommonMark does."""
+    width, fenced = 0, False
+    for line in markdown.split("\n"):
+        fenced ^= line.startswith("```")
+        marker = None if fenced else _MARKER.match(line)
+        if marker:
+            width = len(marker[0])
+        elif line and not line.startswith(" "):
+            width = 0
+        yield " " * (_INDENT - width) + line if width and line.startswith(" " * width) else line

@@ -88,7 +88,7 @@ class Symptom:
             assert coordinator == "coordinator", command
             done = service.command(*arguments)
             printed = _alike(done.stdout + done.stderr)
-            wanted = ".*".join(map(re.escape, _alike(step.expected).split("…")))
+            wanted = ".*".join(re.escape(part.strip()) for part in _alike(step.expected).split("…"))
             assert re.fullmatch(wanted, printed, re.DOTALL), f"{command}\n{printed}\n--- the page:\n{step.expected}"
 
     def is_logged(self, lines: Callable[[], Iterable[dict[str, Any]]]) -> None:

@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve build test test-all test-quick check format lock sbom rules bench bench-peers bench-spark fuzz watch-kills demo clean
+.PHONY: help serve build test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark fuzz watch-kills demo clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -106,6 +106,7 @@ lock:
 	$(LOCK) setup.cfg --extra test --constraints requirements/build.txt --constraints requirements/serve.txt \
 		--output-file requirements/test.txt
 	$(LOCK) requirements/sbom.in --output-file requirements/sbom.txt
+	$(LOCK) requirements/docs.in --output-file requirements/docs.txt
 
 #: make sbom        the bill of materials of what serves: build/sbom.json, CycloneDX
 sbom:
@@ -113,6 +114,13 @@ sbom:
 	@mkdir -p build
 	$(BIN)/uv run --quiet --no-project --no-config --python $(BIN)/python --with-requirements requirements/sbom.txt \
 		cyclonedx-py requirements requirements/serve.txt --output-reproducible --output-file build/sbom.json
+
+#: make docs        the pages as a site, links checked: build/site/index.html; to search in it,
+#:                  python3 -m http.server --directory build/site
+docs:
+	@.ci/bootstrap check
+	@$(BIN)/uv run --quiet --no-project --no-config --python $(BIN)/python --with-requirements requirements/docs.txt \
+		mkdocs build --quiet --strict
 
 #: make clean       remove .venv and everything built
 clean:

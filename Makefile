@@ -106,6 +106,7 @@ lock:
 	$(LOCK) setup.cfg --extra test --constraints requirements/build.txt --constraints requirements/serve.txt \
 		--output-file requirements/test.txt
 	$(LOCK) requirements/sbom.in --output-file requirements/sbom.txt
+	$(LOCK) requirements/manifests.in --output-file requirements/manifests.txt
 
 #: make sbom        the bill of materials of what serves: build/sbom.json, CycloneDX
 sbom:

@@ -68,7 +68,7 @@ class Account:
                 pwd.getpwuid(own)
             except KeyError:
                 raise EmbeddedError(
-                    f"user id {own} has no name, which PostgreSQL asks for; add it to /etc/passwd or give --database-url"
+                    f"user id {own} has no name; PostgreSQL needs one: add it to /etc/passwd, or give --database-url"
                 ) from None
             return cls(uid=own, gid=os.getegid(), other=False)
         try:

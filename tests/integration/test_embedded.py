@@ -328,7 +328,7 @@ def test_a_cluster_that_was_opened_to_a_group(make: Make, folder: Path) -> None:
 
 def test_a_user_id_without_a_name(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    with pytest.raises(EmbeddedError, match=r"user id 54321 has no name, .*; add it to /etc/passwd"):
+    with pytest.raises(EmbeddedError, match=r"user id 54321 has no name; .*: add it to /etc/passwd"):
         make(folder).start()
 
 

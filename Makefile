@@ -107,6 +107,7 @@ lock:
 		--output-file requirements/test.txt
 	$(LOCK) requirements/sbom.in --output-file requirements/sbom.txt
 	$(LOCK) requirements/docs.in --output-file requirements/docs.txt
+	$(LOCK) requirements/manifests.in --output-file requirements/manifests.txt
 
 #: make sbom        the bill of materials of what serves: build/sbom.json, CycloneDX
 sbom:

@@ -39,6 +39,7 @@ from pydantic_settings import (
 
 from coordinator.group.policies import IMMEDIATE, parse_retry
 from coordinator.printable import printable
+from coordinator.secret_file import FileInvalid, secret
 from store.compiled import PURE_VARIABLE
 
 PREFIX = "COORDINATOR_"
@@ -395,6 +396,10 @@ class MetricsSettings(_Section):
         return value
 
 
+_URL = "postgresql://user:password@host:port/database"
+_URL_BEGINS = ("postgresql://", "postgres://")
+
+
 class Settings(_Section):
     """All settings, checked."""
 
@@ -408,6 +413,13 @@ class Settings(_Section):
         SecretStr | None,
         Field(
             description="a PostgreSQL server, `postgresql://user:password@host:port/database`; none: the embedded one"
+        ),
+    ] = None
+    database_url_file: Annotated[
+        Path | None,
+        Field(
+            description="file with the `database_url`, which not all users may read: a secret of a container, a "
+            "credential of systemd"
         ),
     ] = None
     data_dir: Annotated[
@@ -453,8 +465,8 @@ class Settings(_Section):
     @field_validator("database_url")
     @classmethod
     def _database_url(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
-            raise ValueError("expected postgresql://user:password@host:port/database")
+        if value is not None and not value.get_secret_value().startswith(_URL_BEGINS):
+            raise ValueError(f"expected {_URL}")
         return value
 
 
@@ -475,8 +487,8 @@ def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> 
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     if config is None and os.environ.get(CONFIG_VARIABLE):
         config = Path(os.environ[CONFIG_VARIABLE])
-    file = {} if config is None else _read(config)
-    environment = _environment()
+    file = {} if config is None else _with_its_url(_read(config), f"settings file {config}")
+    environment = _with_its_url(_environment(), "environment")
     try:
         return Settings.model_validate(_merged(file, environment, given))
     except ValidationError as error:
@@ -493,6 +505,22 @@ def _read(config: Path) -> dict[str, Any]:
         raise SettingsInvalid(f"settings file {config}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsInvalid(f"settings file {config} is not TOML: {error}") from None
+
+
+def _with_its_url(layer: dict[str, Any], source: str) -> dict[str, Any]:
+    """The layer with the database's URL from the file that it names: as any other value, a later layer's wins."""
+    path = layer.get("database_url_file")
+    if not isinstance(path, str):
+        return layer
+    if "database_url" in layer:
+        raise SettingsInvalid(f"{source}: database_url, database_url_file: expected one of the two")
+    try:
+        url = secret("database_url_file", Path(path)).decode("utf-8", "replace").strip()
+    except FileInvalid as error:
+        raise SettingsInvalid(f"{source}: {error}") from None
+    if not url.startswith(_URL_BEGINS):
+        raise SettingsInvalid(f"{source}: database_url_file: {path}: expected {_URL} in it")
+    return {**layer, "database_url": url}
 
 
 def _environment() -> dict[str, Any]:

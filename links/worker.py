@@ -18,10 +18,10 @@ from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition, Refusal
 from coordinator.login.logins import offered
 from coordinator.process import certificates
-from coordinator.process.certificates import FileInvalid
 from coordinator.process.children import Handed, Supervising
 from coordinator.process.listeners import loopback
 from coordinator.process.worker_reports import Reporting
+from coordinator.secret_file import FileInvalid
 from coordinator.service import Service
 from coordinator.settings import Endpoint, Settings
 from coordinator.version import VERSION

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import structlog
 
 from coordinator.login.logins import ANONYMOUS, offered
-from coordinator.process.certificates import FileInvalid, secret
+from coordinator.secret_file import FileInvalid, secret
 from coordinator.settings import AMQP, Endpoint, MetricsSettings, Settings, endpoint
 from store import users
 from store.database import Patience, connected

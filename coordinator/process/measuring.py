@@ -29,10 +29,10 @@ from prometheus_client.exposition import choose_encoder
 from coordinator.login.logins import origin_of
 from coordinator.printable import printable
 from coordinator.process import certificates
-from coordinator.process.certificates import FileInvalid
 from coordinator.process.children import Supervising
 from coordinator.process.listeners import metrics_token
 from coordinator.process.worker_reports import LONG_SECONDS, Workers
+from coordinator.secret_file import FileInvalid
 from coordinator.settings import Settings
 from coordinator.version import VERSION
 from store.errors import ONLY_READS, from_sqlstate

@@ -20,7 +20,6 @@ from typing import Any
 import structlog
 
 from coordinator.process import certificates
-from coordinator.process.certificates import FileInvalid
 from coordinator.process.children import (
     MOST_FAILED_STARTS,
     UNFIT,
@@ -42,6 +41,8 @@ from coordinator.process.listeners import (
     warn_without_users,
 )
 from coordinator.process.own_database import OwnDatabase
+from coordinator.process.service_manager import READY, STOPPING, ServiceManager
+from coordinator.secret_file import FileInvalid
 from coordinator.settings import HTTP, Endpoint, Settings
 from store import migrations, partitions
 from store.database import ENDLESS, Patience, check_url, connected, place
@@ -98,6 +99,7 @@ class Supervisor:
         """``programs``: the main functions of its children."""
         self._settings = settings
         self._programs = programs
+        self._manager = ServiceManager()
         self._stopping = False
         self._preparing = False
         self._tls: ssl.SSLContext | None = None
@@ -226,6 +228,7 @@ class Supervisor:
         if serving and not self._announced:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
+            self._manager.tell(READY)
             warn_of_open_ones(self._settings, self._places)
         for kept in self._kept:
             kept.tend(now)
@@ -377,6 +380,7 @@ class Supervisor:
 
     def _stop(self) -> None:
         """Stop all children, workers first: their unfinished work needs the database (F5)."""
+        self._manager.tell(STOPPING)
         running = [worker.child for worker in self._workers if worker.child is not None]
         if running:
             _log.info("stopping", workers=len(running))

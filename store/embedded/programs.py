@@ -62,8 +62,15 @@ class Account:
 
     @classmethod
     def choose(cls) -> Account:
-        if os.geteuid() != 0:
-            return cls(uid=os.geteuid(), gid=os.getegid(), other=False)
+        own = os.geteuid()
+        if own != 0:
+            try:
+                pwd.getpwuid(own)
+            except KeyError:
+                raise EmbeddedError(
+                    f"user id {own} has no name; PostgreSQL needs one: add it to /etc/passwd, or give --database-url"
+                ) from None
+            return cls(uid=own, gid=os.getegid(), other=False)
         try:
             user = pwd.getpwnam("nobody")
         except KeyError:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -136,6 +137,8 @@ class EmbeddedServer:
             programs = programs_for(self.data_dir, self._cluster, account)
             if not (self._cluster / "PG_VERSION").exists():
                 self._initialize(programs, account)
+            # Kubernetes (fsGroup) may open a volume's files to a group: PostgreSQL refuses a folder that it can write.
+            self._cluster.chmod(stat.S_IMODE(self._cluster.stat().st_mode) & 0o750)
             socket_dir = socket_dir_of(self.data_dir, account)
             # A server that was killed leaves this file. PostgreSQL refuses to start beside it while any process has the
             # id in it: another program, or the killed one, which is a zombie until its parent waits for it.

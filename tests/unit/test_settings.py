@@ -53,6 +53,59 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
     assert load().workers == 7
 
 
+URL = "postgresql://coordinator:secret@db/coordinator"
+
+
+def _with_url(folder: Path, text: str = URL + "\n", mode: int = 0o440) -> Path:
+    file = folder / "database-url"
+    file.write_text(text)
+    file.chmod(mode)
+    return file
+
+
+def _url(settings: Settings) -> str:
+    assert settings.database_url is not None
+    return settings.database_url.get_secret_value()
+
+
+def test_the_url_of_the_database_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f'database_url_file = "{_with_url(tmp_path)}"')
+    assert _url(load(config=config)) == URL
+    # As any other value: what comes later wins, and may itself be in a file.
+    monkeypatch.setenv("COORDINATOR_DATABASE_URL", "postgresql://elsewhere/coordinator")
+    assert _url(load(config=config)) == "postgresql://elsewhere/coordinator"
+    monkeypatch.delenv("COORDINATOR_DATABASE_URL")
+    config.write_text('database_url = "postgresql://elsewhere/coordinator"')
+    monkeypatch.setenv("COORDINATOR_DATABASE_URL_FILE", str(_with_url(tmp_path)))
+    assert _url(load(config=config)) == URL
+    assert _url(load({"database_url": "postgresql://flag/coordinator"}, config)) == "postgresql://flag/coordinator"
+
+
+@pytest.mark.rule("S8")
+def test_a_file_that_cannot_have_the_url_is_named_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = "COORDINATOR_DATABASE_URL_FILE"
+
+    def said(text: str = URL, mode: int = 0o440) -> str:
+        monkeypatch.setenv(variable, str(_with_url(tmp_path, text, mode)))
+        with pytest.raises(SettingsInvalid) as refused:
+            load()
+        assert "secret" not in str(refused.value)
+        return str(refused.value)
+
+    assert "database_url_file: " in said(mode=0o444)
+    assert "all users may read it (mode 444); expected 600" in said(mode=0o444)
+    assert "expected postgresql://user:password@host:port/database in it" in said("mysql://coordinator:secret@db")
+    monkeypatch.setenv("COORDINATOR_DATABASE_URL", URL)
+    assert "environment: database_url, database_url_file: expected one of the two" in said()
+    monkeypatch.delenv("COORDINATOR_DATABASE_URL")
+    monkeypatch.setenv(variable, str(tmp_path / "absent"))
+    with pytest.raises(SettingsInvalid, match=r"database_url_file: .*absent: No such file or directory"):
+        load()
+
+
 def test_sizes_may_have_units(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[transaction]\nmax_bytes = "1 MiB"')

@@ -417,6 +417,13 @@ class Settings(_Section):
             description="folder of the embedded server; none: `/var/lib/coordinator` or `$XDG_STATE_HOME/coordinator`"
         ),
     ] = None
+    copy_before_migrating: Annotated[
+        Literal["always", "never"],
+        Field(
+            description="whether the service copies the store of the embedded server, as `copies/VERSION` in its "
+            "folder, before it migrates it to this version; the last copy is kept: it is the way back"
+        ),
+    ] = "always"
     workers: Annotated[int, Field(ge=1, le=256, description="processes that share the port; each takes a core")] = 1
     run_as: Annotated[
         str | None,

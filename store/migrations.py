@@ -23,8 +23,9 @@ _SCRIPTS = Path(__file__).resolve().parent.parent / "alembic"
 _LOCK = 0x636F6F72_6D696772  # "coormigr"
 
 
-def upgrade(url: str) -> None:
-    """Bring the schema to the newest of :data:`REVISIONS`; nothing happens where it is there already.
+def upgrade(url: str) -> str | None:
+    """Bring the schema to the newest of :data:`REVISIONS`; nothing happens where it is there already. Return the
+    revision that it had before; None: the database held no store.
 
     :raises SchemaMismatch: when the database is newer than this version knows or of a development state, or is to hold
         a new store, and not all of Unicode; nothing was changed.
@@ -34,7 +35,7 @@ def upgrade(url: str) -> None:
         found = current(connection)
         _refuse_unknown(found)
         if found == REVISIONS[-1]:
-            return
+            return found
         from alembic import command  # half a second, which most starts have no use for
 
         encoding = connection.scalar(text("show server_encoding"))
@@ -47,6 +48,14 @@ def upgrade(url: str) -> None:
         connection.commit()
         command.upgrade(_config(connection), "head")
         connection.commit()
+    return found
+
+
+def behind(url: str) -> str | None:
+    """The revision of a store that :func:`upgrade` would change; None: there is no such store."""
+    with connected(url, application_name="coordinator migrate") as connection:
+        found = current(connection)
+    return found if found in REVISIONS[:-1] else None
 
 
 def current(connection: Connection) -> str | None:

@@ -18,9 +18,7 @@ def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: 
     session, alive = "coordinator migrate", None
     try:
         with held_up.told(url, session, lambda text: typer.echo(text, err=True)):
-            with connected(url, application_name=session) as connection:
-                before = migrations.current(connection)
-            migrations.upgrade(url)
+            before = migrations.upgrade(url)
             with connected(url, application_name=session) as connection:
                 if before != migrations.REVISIONS[-1]:
                     alive = connection.scalar(recovery.ALIVE)

@@ -156,7 +156,8 @@ class Supervisor:
                 cancelled=lambda: self._stopping,
             )
             self._database = OwnDatabase(server, self._settings.limits.disk_free_bytes)
-            self._owner_url = self._database.start()
+            copies = self._settings.copy_before_migrating == "always"
+            self._owner_url = self._database.start_to_migrate(copies=copies)
             with self._interruptible():
                 self._database_url = self._database.prepare(self._owner_url)
         else:

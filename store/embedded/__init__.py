@@ -10,5 +10,6 @@ In the data folder::
     postgresql/     the cluster (PGDATA)
     postgresql.log  the server's own log; postgresql.log.1: its earlier part, once it became long
     run/            the socket; it is below /tmp if its path here would be too long
+    copies/         the cluster as it was before its store was migrated the last time
     binaries/       copies of the programs, for root whose server's user cannot read the originals
 """

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psycopg
 
+from store.embedded import copies
 from store.embedded.folder import DataFolder, free_bytes
 from store.embedded.programs import (
     Account,
@@ -112,6 +113,7 @@ class EmbeddedServer:
         self._patience_seconds = patience_seconds
         self._cancelled = cancelled
         self._cluster = self.data_dir / "postgresql"
+        self._copies = self.data_dir / "copies"
         self._log = ServerLog(self.data_dir / "postgresql.log")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -131,6 +133,7 @@ class EmbeddedServer:
         try:
             self._folder.take(account)
             self._await_leftovers()
+            copies.remove_incomplete(self._copies)
             programs = programs_for(self.data_dir, self._cluster, account)
             if not (self._cluster / "PG_VERSION").exists():
                 self._initialize(programs, account)
@@ -143,8 +146,7 @@ class EmbeddedServer:
             _ensure_database(socket_dir)
         except OSError as error:
             self._undo_start(taken_before)
-            named = f" ({error.filename})" if error.filename else ""
-            raise DataFolderUnusable(f"data folder {self.data_dir}: {error.strerror}{named}") from None
+            raise self._unusable(error) from None
         except psycopg.Error as error:
             self._undo_start(taken_before)
             raise ServerFailed(f"PostgreSQL in {self.data_dir} refused the service: {error}") from None
@@ -152,6 +154,31 @@ class EmbeddedServer:
             self._undo_start(taken_before)
             raise
         return url_of(socket_dir)
+
+    def copy(self, version: str, *, spare_bytes: int) -> Path:
+        """Stop the server, and copy its cluster to the folder ``copies/version``, the only copy from then on; return
+        that folder. :meth:`start` starts the server again. ``spare_bytes``: octets that have to stay free.
+
+        :raises NoRoom: the disk has no room for it.
+        :raises StartCancelled: as in :meth:`start`.
+        """
+        self._end_server(30.0)
+        try:
+            self._await_leftovers()
+            return copies.keep(
+                self._cluster,
+                self._copies,
+                version,
+                account=Account.choose(),
+                spare_bytes=spare_bytes,
+                proceed=self._proceed,
+            )
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: OSError) -> DataFolderUnusable:
+        named = f" ({error.filename})" if error.filename else ""
+        return DataFolderUnusable(f"data folder {self.data_dir}: {error.strerror}{named}")
 
     def _undo_start(self, taken_before: bool) -> None:
         self._end_server(30.0)
@@ -276,9 +303,12 @@ class EmbeddedServer:
             self._pause(0.01)
 
     def _pause(self, seconds: float) -> None:
+        self._proceed()
+        time.sleep(seconds)
+
+    def _proceed(self) -> None:
         if self._cancelled():
             raise StartCancelled("told to stop while the database was starting")
-        time.sleep(seconds)
 
 
 def _wal_settings(folder: Path) -> dict[str, str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-import shutil
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -119,25 +117,6 @@ def test_each_revision_has_a_step(database_url: str) -> None:
     with connected(database_url) as connection:
         script = ScriptDirectory.from_config(migrations._config(connection))
     assert [step.revision for step in script.walk_revisions()][::-1] == list(migrations.REVISIONS)
-
-
-#: What a later version may bring: a step that changes a table with partitions.
-_LATER = """
-from alembic import op
-revision, down_revision = "0.2", "0.1"
-def upgrade():
-    op.execute("alter table coordinator.half add column later int")
-"""
-
-
-@pytest.fixture
-def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This version has one step more."""
-    scripts = tmp_path / "alembic"
-    shutil.copytree(migrations._SCRIPTS, scripts)
-    (scripts / "versions" / "0002_later.py").write_text(_LATER, "utf-8")
-    monkeypatch.setattr(migrations, "_SCRIPTS", scripts)
-    monkeypatch.setattr(migrations, "REVISIONS", ("0.1", "0.2"))
 
 
 @pytest.mark.rule("F6")

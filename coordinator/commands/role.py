@@ -88,6 +88,12 @@ def grant(
             else:
                 roles.grant(connection, group, role)
             typer.echo(f"role {role} may {_MAY[group]}")
+        if application is not None and roles.closed(connection):
+            typer.echo(
+                "it cannot connect yet: the embedded server listens at no port; give the service"
+                " postgresql://127.0.0.1:5433 in listen",
+                err=True,
+            )
 
 
 def _given(

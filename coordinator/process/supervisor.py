@@ -129,7 +129,7 @@ class Supervisor:
         """
         with self._signals():
             try:
-                self._sockets, self._places = listen(self._settings.listen, self._settings.workers)
+                self._sockets, self._places = listen(self._settings.clients, self._settings.workers)
                 if self._settings.has_tls:
                     self._tls = certificates.load(self._settings.tls)
                 self._listen_for_metrics()
@@ -152,13 +152,18 @@ class Supervisor:
         given = self._settings.database_url
         if given is None:
             data_dir = self._settings.data_dir or default_data_dir()
+            applications = self._settings.applications
             server = EmbeddedServer(
                 data_dir,
                 max_connections=2 * connections_needed(self._settings.workers),
+                applications=None if applications is None else (applications.host, applications.port),
                 cancelled=lambda: self._stopping,
             )
             self._database = OwnDatabase(server, self._settings.limits.disk_free_bytes)
-            self._owner_url = self._database.start()
+            copies = self._settings.copy_before_migrating == "always"
+            self._owner_url = self._database.start_to_migrate(copies=copies)
+            if applications is not None:
+                _log.info("applications may connect in SQL", listen=str(applications))
             with self._interruptible():
                 self._database_url = self._database.prepare(self._owner_url)
         else:

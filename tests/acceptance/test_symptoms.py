@@ -46,8 +46,8 @@ _VARYING_NAMES = {"timestamp", "peer", "link", "data_dir"}
 
 #: The service says sooner what takes long.
 _BRIEF = {
-    "coordinator.process.telling.TELL_SECONDS": 0.5,
-    "coordinator.process.telling.LONG_SECONDS": 2.0,
+    "coordinator.process.worker_reports.REPORT_SECONDS": 0.5,
+    "coordinator.process.worker_reports.LONG_SECONDS": 2.0,
     "store.health._LONG_SECONDS": 1,
 }
 

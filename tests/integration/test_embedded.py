@@ -28,7 +28,7 @@ from store.embedded.programs import (
     StartCancelled,
     WrongVersion,
 )
-from store.embedded.running import SOCKET_LOCK_NAME, running_url
+from store.embedded.running import PORT, running_url
 from store.embedded.server import EmbeddedServer
 
 Make = Callable[..., EmbeddedServer]
@@ -182,7 +182,7 @@ def test_files_of_a_killed_server_that_name_a_living_process(make: Make, folder:
     server.start()
     pid_file = folder / "postgresql" / "postmaster.pid"
     owner = pid_file.stat()
-    lock = Path(pid_file.read_text().splitlines()[4]) / SOCKET_LOCK_NAME
+    lock = Path(pid_file.read_text().splitlines()[4]) / f".s.PGSQL.{PORT}.lock"
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
     server.wait()

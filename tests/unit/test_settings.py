@@ -120,6 +120,15 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.addresses.patterns[0].routing == "topic"
 
 
+def test_where_applications_connect_is_apart_from_where_clients_do() -> None:
+    settings = load({"listen": ["postgresql://[::1]:5433", "amqp://a:1"]})
+    assert settings.clients == ("amqp://a:1",)
+    assert str(settings.applications) == "postgresql://[::1]:5433"
+    assert load({"listen": ["amqp://a:1"]}).applications is None
+    with pytest.raises(SettingsInvalid, match="database_url: listen has postgresql://, which is for the embedded"):
+        load({"listen": ["postgresql://[::1]:5433", "amqp://a:1"], "database_url": "postgresql://db/secret"})
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -135,6 +144,23 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("COORDINATOR_LISTEN", "https://a:1", "https://a:1: expected amqp://host:port or amqps://host:port"),
         ("COORDINATOR_LISTEN", "amqp://a:b", "COORDINATOR_LISTEN: listen: amqp://a:b: the port is not a number"),
         ("COORDINATOR_LISTEN", "", "COORDINATOR_LISTEN: listen: .*at least 1 item"),
+        ("COORDINATOR_LISTEN", "amqp://a,postgresql://0.0.0.0:5433", "this machine alone, expected postgresql://127.0"),
+        (
+            "COORDINATOR_LISTEN",
+            "amqp://a,postgresql://db.example:5433",
+            "listen: postgresql://db.example:5433: the emb",
+        ),
+        (
+            "COORDINATOR_LISTEN",
+            "amqp://a,postgresql://127.0.0.1:0",
+            "this machine alone, expected postgresql://127.0.0",
+        ),
+        ("COORDINATOR_LISTEN", "postgresql://127.0.0.1:5433", "listen: expected amqp://host:port or amqps://host:port"),
+        (
+            "COORDINATOR_LISTEN",
+            "amqp://a,postgresql://[::1],postgresql://localhost",
+            "expected postgresql://host:port once",
+        ),
         ("COORDINATOR_ADDRESSES__PATTERNS", "[", "COORDINATOR_ADDRESSES .*expected JSON"),
         (
             "COORDINATOR_ADDRESSES__CREATE",

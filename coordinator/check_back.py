@@ -280,7 +280,7 @@ class Checker(Protocol):
     def send(self, due: Due, octets: bytes) -> None:
         """Send a check; there is room."""
 
-    def drained(self) -> None:
+    def none_due(self) -> None:
         """Use up the credit of a drain: no more checks are due now."""
 
 
@@ -437,7 +437,7 @@ class Checks:
         """Report to the checker that no checks are left, if its group is scanned completely or it has no room."""
         marks = self._marks.get(checker.group)
         if marks is None or marks.complete or checker.room <= 0:
-            checker.drained()
+            checker.none_due()
 
     def _all_read(self) -> None:
         """Schedule the next scan once all halves are read, with a pause if clients have committed meanwhile."""

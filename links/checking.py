@@ -156,14 +156,14 @@ class Checking(Delivering):
                 self._settle_undecided(delivery)
         self._watch()
 
-    def drained(self) -> None:
+    def none_due(self) -> None:
         if self.open and self.draining and not self.coming and not self._starved:
             self.drained()
 
     def on_flow(self) -> None:
         self._read_credit()
         if self.draining and self.room <= 0:
-            self.drained()
+            self.none_due()
         self._has_room()
         self.connection.mark()
 

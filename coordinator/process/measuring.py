@@ -242,8 +242,8 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-#: The time for polls.
-LOOKS = TimeShare(parts=20, least=5.0)
+#: The shortest pause between two polls of the store.
+POLL_SECONDS = 5.0
 #: The age from which on a poll is out of date.
 _FRESH_SECONDS = 30.0
 #: With fewer days of partitions after today, the service could soon accept no posts.
@@ -292,7 +292,7 @@ class Measuring:
         while True:
             seen = self._reader.read()
             # A poll that found no store has waited, without a cost for the store.
-            pause = LOOKS.pause(0.0 if seen.state is None else seen.seconds)
+            pause = TimeShare(20, POLL_SECONDS).pause(0.0 if seen.state is None else seen.seconds)
             self._last = (seen, time.monotonic() + pause)
             if seen.failed != failed:
                 failed = seen.failed

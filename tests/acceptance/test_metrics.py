@@ -40,7 +40,7 @@ Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
 #: Seconds that tests wait for.
 LONG = 2.0
 BRIEF = {
-    "coordinator.process.measuring.LOOK_SECONDS": 0.5,
+    "coordinator.process.measuring.POLL_SECONDS": 0.5,
     "coordinator.process.measuring.LONG_SECONDS": LONG,
     "coordinator.process.measuring._LONGEST_REQUEST_SECONDS": 2.0,
     "coordinator.process.worker_reports.REPORT_SECONDS": 0.5,

@@ -47,8 +47,8 @@ class Draining(Link):
         super().__init__(credit=credit)
         self.told: list[int] = []
 
-    def drained(self) -> None:
-        super().drained()
+    def none_due(self) -> None:
+        super().none_due()
         if not self.coming:
             self.told.append(len(self.sent))
 

@@ -313,5 +313,5 @@ class CheckerEnd:
         self.room -= 1
         self.came.append((due, truth.number_of(octets)))
 
-    def drained(self) -> None:
+    def none_due(self) -> None:
         self.has_looked = True

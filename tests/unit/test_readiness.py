@@ -10,10 +10,9 @@ from structlog.testing import capture_logs
 
 from coordinator.process import measuring
 from coordinator.process.children import Supervising
-from coordinator.process.measuring import LOOKS, Measuring
+from coordinator.process.measuring import POLL_SECONDS, Measuring
 from coordinator.settings import Settings
 from store.figures import Decided, Figures, State
-from store.loop import TimeShare
 from tests.tables import all_cases
 
 pytestmark = pytest.mark.rule("H19")
@@ -55,7 +54,7 @@ def test_before_the_first_look_it_is_not_ready() -> None:
 
 
 def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "LOOKS", TimeShare(parts=1, least=0.01))
+    monkeypatch.setattr(measuring, "POLL_SECONDS", 0.01)
     ours, theirs = socket.socketpair()
     looks = [("entries",), ("entries",), ("entries", "undecided"), (), ()]
     with ours, theirs, capture_logs() as told:
@@ -79,8 +78,8 @@ def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("state", "seconds", "pause"),
     [
-        (None, 7.0, LOOKS.least),
-        (State(schema=True), 0.1, LOOKS.least),
+        (None, 7.0, POLL_SECONDS),
+        (State(schema=True), 0.1, POLL_SECONDS),
         (State(schema=True), 7.0, 133.0),
     ],
     ids=["no store", "a short look", "a long look"],

@@ -348,6 +348,11 @@ class InTurn(Attaching):
 
     __slots__ = ()
 
+    def refuse(self, refusal: Refusal) -> None:
+        if self.open:
+            self.lost()
+            super().refuse(refusal)
+
     def lost(self) -> None:
         self.connection.reactor.attaches.waiting.remove(self.connection, self)
 

@@ -127,7 +127,10 @@ class Delivering(Link):
             self.connection.starved[self] = None
             return
         self._drains = False
-        if not engine.link_drained(self.pointer) and self._owes_flow:
+        # A peer that lowers its credit below what is on its way leaves less than none: the engine would count that back.
+        if engine.link_credit(self.pointer) > 0:
+            engine.link_drained(self.pointer)
+        elif self._owes_flow:
             self.connection.send_state(self.pointer)
         self._owes_flow = False
         self.connection.mark()

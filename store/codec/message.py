@@ -340,17 +340,22 @@ def front_of(message: bytes) -> Front:
 _FIRST_HEADER = _header(Front([], None, 0, 0, b"", 0), 0, first_acquirer=True, ttl_ms=None)
 
 
+#: the first octets of a section that goes on past one hop are between these
+_ENDS_HERE, _NO_SECTION = bytes((0x00, 0x53, DELIVERY_ANNOTATIONS)), b"\x00\x54"
+
+
 def first_delivery(message: bytes) -> bytes:
     """Return the octets of a message's first delivery, with its ttl unchanged (section 3.2.1). The message may be cut
     off after its annotations.
     """
     if message[:4] == b"\x00\x53\x70\xc0":
         end = 5 + message[4]
-        header = _first_headers.get(message[:end])
-        if header is None:
-            header = _first_header(message[:end])
-        return header + message[end:]
-    if message[:2] == b"\x00\x53" and message[2] > HEADER:
+        if _ENDS_HERE < message[end : end + 3] < _NO_SECTION:
+            header = _first_headers.get(message[:end])
+            if header is None:
+                header = _first_header(message[:end])
+            return header + message[end:]
+    elif _ENDS_HERE < message[:3] < _NO_SECTION:
         return _FIRST_HEADER + message
     return outgoing(message, 0, _ttl(front_of(message)), b"", acquired=False)
 

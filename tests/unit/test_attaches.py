@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.errors import Condition, Refusal
 from links import endpoints
 from links.endpoints import Attaches, InTurn
 
@@ -17,7 +18,7 @@ class Waiting(InTurn):
     """An attach that waits, without the engine's link."""
 
     def __init__(self, connection: Any, pointer: Any) -> None:
-        self.connection, self.pointer = connection, pointer
+        self.connection, self.pointer, self.open = connection, pointer, True
 
 
 class Client:
@@ -34,6 +35,9 @@ class Client:
 
     def attached(self, link: Any) -> None:
         self.waiting[link.pointer] = link
+
+    def refuse_attach(self, link: Any, refusal: Refusal) -> None:
+        link.open = False
 
 
 class Reactor:
@@ -60,20 +64,22 @@ def one_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_in_a_turn")
-def test_connections_take_turns_and_what_was_detached_is_not_answered() -> None:
+def test_connections_take_turns_and_what_was_detached_or_refused_is_not_answered() -> None:
     reactor = Reactor()
     answered: list[int] = []
     much, little = Client(reactor, answered), Client(reactor, answered)
-    clients: list[Any] = [much] * 6 + [little] * 2
+    clients: list[Any] = [much] * 6 + [little] * 2 + [much]
     for number, client in enumerate(clients):
         reactor.attaches.take(client, number)
     assert answered == [0]
     much.waiting[2].lost()
+    for _ in range(2):
+        much.waiting[8].refuse(Refusal(Condition.STOLEN, "attached again, by its name"))
     per_turn = []
     while reactor.called:
         reactor.turn()
         per_turn.append(len(answered))
     assert answered == [0, 1, 6, 3, 7, 4, 5]
     assert per_turn == [2, 3, 4, 5, 6, 7]
-    reactor.attaches.take(clients[0], 8)
-    assert answered[-1] == 8
+    reactor.attaches.take(clients[0], 9)
+    assert answered[-1] == 9

@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve dist test test-all test-quick check format lock sbom rules bench bench-peers bench-spark fuzz watch-kills demo clean
+.PHONY: help serve dist test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark fuzz watch-kills demo clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -107,6 +107,8 @@ lock:
 		--output-file requirements/test.txt
 	$(LOCK) requirements/sbom.in --output-file requirements/sbom.txt
 	$(LOCK) requirements/dist.in --output-file requirements/dist.txt
+	$(LOCK) requirements/docs.in --output-file requirements/docs.txt
+	$(LOCK) requirements/manifests.in --output-file requirements/manifests.txt
 
 #: make sbom        the bill of materials of what serves: build/sbom.json, CycloneDX
 sbom:
@@ -114,6 +116,13 @@ sbom:
 	@mkdir -p build
 	$(BIN)/uv run --quiet --no-project --no-config --python $(BIN)/python --with-requirements requirements/sbom.txt \
 		cyclonedx-py requirements requirements/serve.txt --output-reproducible --output-file build/sbom.json
+
+#: make docs        the pages as a site, links checked: build/site/index.html; to search in it,
+#:                  python3 -m http.server --directory build/site
+docs:
+	@.ci/bootstrap check
+	@$(BIN)/uv run --quiet --no-project --no-config --python $(BIN)/python --with-requirements requirements/docs.txt \
+		mkdocs build --quiet --strict
 
 #: make clean       remove .venv and everything built
 clean:

@@ -30,7 +30,7 @@ _HOT = {
     "outgoing output posting reactor states steps",
     "store/commit": "batch checkable group_commit parameters terms",
     "store/codec": "encoding message",
-    "store": "arrays ids libpq",
+    "store": "arrays ids libpq turns",
 }
 _RULES = [f"{folder}/{name}.py" for folder, names in _HOT.items() for name in names.split()]
 

@@ -24,6 +24,7 @@ from coordinator.commands.repair import repair
 from coordinator.commands.role import app as role
 from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
+from coordinator.commands.sql import sql
 from coordinator.commands.transactions import list_ as list_transactions
 from coordinator.commands.transactions import resolve, resume
 from coordinator.commands.user import app as user
@@ -75,6 +76,7 @@ def _main(
 
 app.command()(serve)
 app.command()(migrate)
+app.command()(sql)
 app.add_typer(address, name="address")
 group.command()(seek)
 app.add_typer(group, name="group")

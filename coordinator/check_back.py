@@ -44,11 +44,13 @@ from store.codec.message import (
 from store.commit.terms import BEFORE, INFINITY
 from store.errors import AddressGone, StoreError
 from store.ids import EPOCH_MS
+from store.loop import TimeShare
 from store.questions import checks as questions
 from store.questions import entries
 from store.questions.checks import Wanted
 from store.reasons import ADDRESS_REMOVED, CHECKED
 from store.spool import LARGE
+from store.turns import turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -171,7 +173,7 @@ class Marks:
         begin = self._back - max((self._low - self._back) // self._parts, _SHORTEST)
         return begin if begin > _BEGINNING else BEFORE
 
-    def looked(self, low: int, *, full: bool, seconds: float) -> None:
+    def scanned(self, low: int, *, full: bool, seconds: float) -> None:
         """Record a scan's answer. ``low``: due transactions may be left from there on; ``full``: as many were found as
         were queried; ``seconds``: how long the scan took.
         """
@@ -188,14 +190,15 @@ class Marks:
         self._backwards = not self._backwards and self._back > BEFORE
 
 
-# Turns choose the checkers whose groups are queried next: some at a time, so that thousands delay nothing else.
-#
-# Checkers that have got more room are first. All others have one turn in each round.
-
 C = TypeVar("C")
 
 
 class Turns(Generic[C]):
+    """Choose the checkers whose groups are queried next: some at a time, so that thousands delay nothing else.
+
+    Checkers that have got more room are first. All others have one turn in each round.
+    """
+
     __slots__ = ("_first", "_line", "left")
 
     def __init__(self) -> None:
@@ -234,9 +237,7 @@ class Turns(Generic[C]):
             del self._first[checker]
         while self.left and len(taken) < most:
             self.left -= 1
-            checker = next(iter(self._line))
-            self._line.move_to_end(checker)
-            taken[checker] = None
+            taken[turn_of(self._line)] = None
         return list(taken)
 
 
@@ -246,7 +247,7 @@ log = structlog.get_logger(__name__)
 Due = questions.Due
 
 #: seconds between scans, for transactions that clients leave at other instances; and the least between any two
-_LOOK_SECONDS = 0.5
+_SCAN_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 #: seconds between scans of a group's whole past, for rows that another instance wrote very late
 _WHOLE_SECONDS = 600.0
@@ -254,10 +255,9 @@ _WHOLE_SECONDS = 600.0
 _MOST_MARKS = 1000
 #: how many checkers one scan serves, and how many transactions of one group it takes
 _CHECKERS_AT_ONCE = _AT_ONCE = 50
-#: while clients commit, taking transactions and reading their halves gets one part in so many of the time: many due at
-#: once must not slow clients down. And the longest pause after a slow scan
-_PARTS = 64
-_LONGEST_PAUSE_SECONDS = 1.0
+#: the time for taking transactions and reading their halves while clients commit: many due at once must not slow
+#: clients down
+_LOOKS = TimeShare(parts=64, most=1.0)
 
 
 class Checker(Protocol):
@@ -280,7 +280,7 @@ class Checker(Protocol):
     def send(self, due: Due, octets: bytes) -> None:
         """Send a check; there is room."""
 
-    def looked(self) -> None:
+    def none_due(self) -> None:
         """Use up the credit of a drain: no more checks are due now."""
 
 
@@ -298,7 +298,7 @@ class Checks:
         #: the marks of each group; and when to scan all of the past once more
         self._marks: dict[str, Marks] = {}
         self._all_again = 0.0
-        self._asking = False
+        self._scanning = False
         #: whether a scan was due while halves were being read
         self._again = False
         #: monotonic times of the next scan, of the next round of all checkers, and before which no scan begins
@@ -337,32 +337,32 @@ class Checks:
     def ready(self, checker: Checker) -> None:
         """Query the checker's group first, as the checker has got more room."""
         self._turns.first([checker])
-        if not self._asking:
-            self._look_in(0.0)
+        if not self._scanning:
+            self._scan_in(0.0)
 
     # -- looking
 
-    def _look_in(self, seconds: float) -> None:
+    def _scan_in(self, seconds: float) -> None:
         now = time.monotonic()
         at = max(now + seconds, self._earliest)
         if at < self._next:
             self._next = at
-            self._instance.loop.call_later(at - now, self._look_if_due)
+            self._instance.loop.call_later(at - now, self._scan_if_due)
 
-    def _look_if_due(self) -> None:
+    def _scan_if_due(self) -> None:
         """Scan, unless this timer is outdated; halves that the last scan has found are read first."""
         now = time.monotonic()
-        if self._asking or now < self._next:
+        if self._scanning or now < self._next:
             return
         self._next = float("inf")
         if self._reading:
             self._again = True
         elif now < self._earliest:
-            self._look_in(0.0)
+            self._scan_in(0.0)
         else:
-            self._look()
+            self._scan()
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         self._again = False
         self._began, self._rows = time.monotonic(), self._instance.commit.rows
         if self._began >= self._all_at:
@@ -370,9 +370,9 @@ class Checks:
             self._turns.begin()
         asked = [checker for checker in self._turns.take(_CHECKERS_AT_ONCE) if checker.room > 0]
         if not asked:
-            self._look_on(0.0)
+            self._scan_next(0.0)
             return
-        self._asking = True
+        self._scanning = True
         rooms: dict[str, int] = {}
         for checker in asked:
             rooms[checker.group] = min(rooms.get(checker.group, 0) + checker.room, _AT_ONCE)
@@ -382,16 +382,16 @@ class Checks:
                 marks.again()
         instance, now = self._instance, now_micros()
         wanted = {group: self._marks_of(group, now).wanted(most, now) for group, most in rooms.items()}
-        questions.take(instance.queries, wanted, instance.instance_id, partial(self._taken, rooms, asked))
+        questions.take(instance.queries, wanted, instance.instance_id, partial(self._loaded, rooms, asked))
 
-    def _look_on(self, pause: float) -> None:
+    def _scan_next(self, pause: float) -> None:
         """Schedule the next scan: now for hurried checkers, after a pause for the round's rest, else later."""
         if self._turns.hurried:
-            self._look_in(0.0)
+            self._scan_in(0.0)
         elif self._turns.left:
-            self._look_in(pause)
+            self._scan_in(pause)
         elif self._all_at < float("inf"):
-            self._look_in(max(0.0, self._all_at - time.monotonic()))
+            self._scan_in(max(0.0, self._all_at - time.monotonic()))
 
     def _marks_of(self, group: str, now: int) -> Marks:
         if group not in self._marks:
@@ -400,11 +400,11 @@ class Checks:
             self._marks[group] = Marks(now)
         return self._marks[group]
 
-    def _taken(self, rooms: dict[str, int], asked: Iterable[Checker], answer: questions.Taken | StoreError) -> None:
-        self._asking = False
+    def _loaded(self, rooms: dict[str, int], asked: Iterable[Checker], answer: questions.Taken | StoreError) -> None:
+        self._scanning = False
         if isinstance(answer, StoreError):
-            self._all_at = time.monotonic() + _LOOK_SECONDS
-            self._look_in(_LOOK_SECONDS)
+            self._all_at = time.monotonic() + _SCAN_SECONDS
+            self._scan_in(_SCAN_SECONDS)
             return
         # schedule the next scan before anything is sent: a defect of a link must not end the scans
         dues: dict[str, list[Due]] = {group: [] for group in rooms}
@@ -415,37 +415,36 @@ class Checks:
         took = time.monotonic() - self._began
         for group, low in answer.lows.items():
             marks = self._marks[group]
-            marks.looked(low, full=group in full, seconds=took)
+            marks.scanned(low, full=group in full, seconds=took)
             if group in full:
                 self._turns.first(islice(self._checkers.get(group, ()), _CHECKERS_AT_ONCE))
             else:
                 complete = complete and marks.complete
         # between scans of the past, or for many checkers, other queries have their turn
-        pause = min(took, _LOOK_SECONDS)
-        wait = _LOOK_SECONDS if complete else pause
+        pause = min(took, _SCAN_SECONDS)
+        wait = _SCAN_SECONDS if complete else pause
         if answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
         self._all_at = min(self._all_at, time.monotonic() + wait)
-        self._look_on(pause)
+        self._scan_next(pause)
         for group, of_group in dues.items():
             self._load(group, of_group)
         for checker in asked:
             if checker in self._checkers.get(checker.group, ()):
-                self._looked(checker)
+                self._report_drained(checker)
 
-    def _looked(self, checker: Checker) -> None:
+    def _report_drained(self, checker: Checker) -> None:
         """Report to the checker that no checks are left, if its group is scanned completely or it has no room."""
         marks = self._marks.get(checker.group)
         if marks is None or marks.complete or checker.room <= 0:
-            checker.looked()
+            checker.none_due()
 
     def _all_read(self) -> None:
         """Schedule the next scan once all halves are read, with a pause if clients have committed meanwhile."""
-        now = time.monotonic()
         if self._instance.commit.rows > self._rows:
-            self._earliest = now + min((_PARTS - 1) * (now - self._began), _LONGEST_PAUSE_SECONDS)
+            self._earliest = _LOOKS.after(self._began)
         if self._again:
-            self._look_in(0.0)
+            self._scan_in(0.0)
 
     # -- sending
 
@@ -500,7 +499,7 @@ class Checks:
         checker.coming -= 1
         try:
             self._send(due, octets)
-            self._looked(checker)
+            self._report_drained(checker)
         except Exception:  # noqa: BLE001 - whatever it is, it is the checker's
             self._instance.loop.contain(checker)
 
@@ -543,7 +542,7 @@ class Checks:
             left = told if isinstance(left, StoreError) else left
             self._uncounted += left
             if left:
-                self._instance.loop.call_later(_LOOK_SECONDS, self._count)
+                self._instance.loop.call_later(_SCAN_SECONDS, self._count)
             else:
                 self._count()
 
@@ -570,18 +569,18 @@ class Checks:
         self._decisions.decide(due.txn_id, decision, CHECKED, answered)
 
 
-# Transactions that no checker has answered after the last check are rolled back, and their messages are copied to an
-# address of their own (rule H10).
-#
-# Every instance searches for them, with or without checkers. One SQL transaction decides and copies, so that a crash
-# leaves either all or nothing of it.
-
 _EXHAUSTED_SECONDS = 1.0
 _EXHAUSTED_AT_ONCE = 20
-#: seconds between scans of all the past, for rows that were written more than a minute late
 
 
 class Exhaustion:
+    """Rolls back transactions that no checker has answered after the last check, and copies their messages to an
+    address of their own (rule H10).
+
+    Every instance searches for them, with or without checkers. One SQL transaction decides and copies, so that a crash
+    leaves either all or nothing of it.
+    """
+
     def __init__(self, instance: Instance, directory: Directory) -> None:
         self._instance = instance
         self._directory = directory
@@ -593,21 +592,21 @@ class Exhaustion:
         self._low = BEFORE
         self._whole_at = time.monotonic() + _WHOLE_SECONDS
 
-    def look(self) -> None:
+    def search(self) -> None:
         instance = self._instance
         if instance.disk_low:  # copies take room
-            instance.loop.call_later(_EXHAUSTED_SECONDS, self.look)
+            instance.loop.call_later(_EXHAUSTED_SECONDS, self.search)
         else:
             now = time.monotonic()
             if now >= self._whole_at:
                 self._low, self._whole_at = BEFORE, now + _WHOLE_SECONDS
-            questions.find_exhausted(instance.queries, _EXHAUSTED_AT_ONCE, self._low, self._looked)
+            questions.find_exhausted(instance.queries, _EXHAUSTED_AT_ONCE, self._low, self._searched)
 
-    def _looked(self, answer: Late | StoreError) -> None:
+    def _searched(self, answer: Late | StoreError) -> None:
         if not isinstance(answer, StoreError):
             self._low = answer.low
         if isinstance(answer, StoreError) or not answer.found:
-            self._instance.loop.call_later(_EXHAUSTED_SECONDS, self.look)
+            self._instance.loop.call_later(_EXHAUSTED_SECONDS, self.search)
             return
         self._found = answer.found
         self._wait = 0.0 if len(answer.found) == _EXHAUSTED_AT_ONCE else _EXHAUSTED_SECONDS
@@ -617,14 +616,14 @@ class Exhaustion:
         if isinstance(address, Exception):
             log.error("no address for what no checker has answered", error=str(address))
             self._found = []
-            self._instance.loop.call_later(_EXHAUSTED_SECONDS, self.look)
+            self._instance.loop.call_later(_EXHAUSTED_SECONDS, self.search)
         else:
             self._next(address)
 
     def _next(self, address: Address) -> None:
         """Roll back the next found transaction; one at a time, so that a failure stops no other (H11)."""
         if not self._found:
-            self._instance.loop.call_later(self._wait, self.look)
+            self._instance.loop.call_later(self._wait, self.search)
             return
         exhausted = self._found.pop(0)
         instance = self._instance

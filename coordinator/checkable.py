@@ -53,7 +53,7 @@ class OwnCheckTerms(NamedTuple):
 
     def over(self, settings: CheckTerms) -> CheckTerms:
         """Return these terms, completed by ``settings``."""
-        if self == NOTHING_ASKED:
+        if self == NO_OWN_TERMS:
             return settings
         return CheckTerms(*map(_first, self, settings))
 
@@ -67,7 +67,7 @@ def _first(own: int | None, other: T) -> int | T:
 
 
 #: no term is set: address and settings decide
-NOTHING_ASKED = OwnCheckTerms()
+NO_OWN_TERMS = OwnCheckTerms()
 
 
 def terms(settings: CheckSettings) -> CheckTerms:
@@ -90,7 +90,7 @@ def producer_group(value: object, where: str) -> str:
     return str(value)
 
 
-def asked_terms(given: Mapping[str, object], where: str) -> OwnCheckTerms:
+def read_check_terms(given: Mapping[str, object], where: str) -> OwnCheckTerms:
     """Return the check terms that a client sets in properties named by :data:`CHECK_PROPERTIES`; ``where``: the text
     before these names in an error.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.address.addresses import shown
-from coordinator.checkable import NOTHING_ASKED
+from coordinator.checkable import NO_OWN_TERMS
 from coordinator.errors import Condition, Refusal
 from coordinator.in_store import make_checkable
 from coordinator.transitions import TxnEvent
@@ -52,7 +52,7 @@ class Answers(Protocol):
         """
 
     @property
-    def may_look(self) -> bool:
+    def may_query(self) -> bool:
         """Whether it may query others' transactions, or discharge those of some producer group (S3)."""
 
     @property
@@ -63,7 +63,7 @@ class Answers(Protocol):
 class Control:
     """Declares and discharges for one control link. ``owner``: its connection (T12); ``timeout`` in seconds (T14)."""
 
-    __slots__ = ("_answers", "_asked", "_decisions", "_group", "_owner", "_registry", "_timeout", "_txns", "named")
+    __slots__ = ("_answers", "_decisions", "_group", "_own_terms", "_owner", "_registry", "_timeout", "_txns", "named")
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Control:
         timeout: float,
         answers: Answers,
         group: str | None = None,
-        asked: OwnCheckTerms = NOTHING_ASKED,
+        own_terms: OwnCheckTerms = NO_OWN_TERMS,
     ) -> None:
         """``group``: the producer group of its transactions, which are checkable; None: they are plain, unless their
-        messages name a group. ``asked``: the client's check terms.
+        messages name a group. ``own_terms``: the client's check terms.
         """
         self._group = group
-        self._asked = asked
+        self._own_terms = own_terms
         self._registry = registry
         self._decisions = decisions
         self._owner = owner
@@ -96,7 +96,7 @@ class Control:
         txn = self._registry.declare(self._owner, self, self._timeout, self._answers.user_id)
         self._txns[txn.id] = txn
         if self._group is not None:
-            make_checkable(txn, self._group, self._registry.check_terms, self._asked)
+            make_checkable(txn, self._group, self._registry.check_terms, self._own_terms)
         return txn
 
     @property
@@ -107,7 +107,7 @@ class Control:
         """Discharge a transaction; return it if its decision is under way or made, else None."""
         txn = self._registry.find(txn_id, self._owner)
         if txn is None:
-            self._ask(txn_id, fail, answer)
+            self._answer_from_store(txn_id, fail, answer)
         elif txn.partials:  # T15
             refusal = Refusal(
                 Condition.TXN_ROLLBACK, "discharged while a delivery of the transaction has more frames to come"
@@ -129,7 +129,7 @@ class Control:
             return txn
         return None
 
-    def _ask(self, txn_id: bytes, fail: bool, answer: object) -> None:
+    def _answer_from_store(self, txn_id: bytes, fail: bool, answer: object) -> None:
         """Answer from the store a discharge whose transaction is not open on this connection (T10, T11, T14). The query
         rolls back a transaction without a decision.
         """
@@ -137,7 +137,7 @@ class Control:
             return
         registry = self._registry
         if not registry.genuine(txn_id, self._answers.user_id):
-            self._look(txn_id, fail, answer)
+            self._answer_undecided(txn_id, fail, answer)
             return
         refusal = registry.unknown(txn_id, self._answers.user_id)
         if refusal.condition is Condition.TXN_TIMEOUT and not fail:
@@ -149,18 +149,18 @@ class Control:
         txn = registry.txns.get(txn_id)
         if txn is not None and (txn.in_store is None or not txn.open):
             # its decision is on its way to the store: query again after it
-            txn.when_decided(lambda: self._ask(txn_id, fail, answer))
+            txn.when_decided(lambda: self._answer_from_store(txn_id, fail, answer))
             return
         self._decisions.ask(txn_id, lambda found: self._found(found, txn_id, fail, answer))
 
-    def _look(self, txn_id: bytes, fail: bool, answer: object) -> None:
+    def _answer_undecided(self, txn_id: bytes, fail: bool, answer: object) -> None:
         """Query the decision of another user's or an unknown transaction, without deciding it (S3)."""
         answers = self._answers
-        if len(txn_id) != _TXN_ID_OCTETS or not answers.may_look:
+        if len(txn_id) != _TXN_ID_OCTETS or not answers.may_query:
             answers.reject(answer, _never_given_out())
             return
 
-        def looked(found: Decision | Undecided | StoreError | None) -> None:
+        def decided(found: Decision | Undecided | StoreError | None) -> None:
             if isinstance(found, Undecided):
                 shown = answers.may_manage or answers.may_decide(found.group, own=False)
             else:
@@ -170,7 +170,7 @@ class Control:
             elif answers.open:
                 answers.reject(answer, _never_given_out())
 
-        self._decisions.look(txn_id, looked)
+        self._decisions.read(txn_id, decided)
 
     def _found(
         self,

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 
 class Condition(StrEnum):
+    """The conditions of AMQP errors that this service sends (part 2, section 2.8; part 4, section 4.5)."""
+
     INTERNAL_ERROR = "amqp:internal-error"
     NOT_FOUND = "amqp:not-found"
     UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"

@@ -18,7 +18,7 @@ import structlog
 
 from coordinator.address.addresses import shown
 from coordinator.address.nodes import resource_deleted
-from coordinator.checkable import NOTHING_ASKED, asked_terms, producer_group
+from coordinator.checkable import NO_OWN_TERMS, producer_group, read_check_terms
 from coordinator.errors import Condition, Refusal
 from coordinator.group import deliveries
 from coordinator.group.entries import POSTGRES_EPOCH, now_micros
@@ -66,13 +66,13 @@ _AGAIN_SECONDS = 1.0
 UNKNOWN = Refusal(Condition.INTERNAL_ERROR, "the store cannot say now what became of it: discharge it again")
 
 
-def make_checkable(txn: Transaction, group: str, terms: CheckTerms, asked: OwnCheckTerms = NOTHING_ASKED) -> InStore:
+def make_checkable(txn: Transaction, group: str, terms: CheckTerms, own_terms: OwnCheckTerms = NO_OWN_TERMS) -> InStore:
     """Make a transaction checkable, as its control link, its connection or a message in it names a producer group (H1,
     H2), and send its posts and retirements so far to the store at once.
     """
     txn.state = after(txn.state, TxnEvent.MADE_CHECKABLE)
     posted, txn.posts = txn.posts, []
-    in_store = txn.in_store = InStore(txn, group, terms, asked)
+    in_store = txn.in_store = InStore(txn, group, terms, own_terms)
     held = sum(POST_OCTETS + (len(message) if isinstance(message, bytes) else 0) for _, message, _ in posted)
     txn.counted -= held
     txn.instance.memory.transactions -= held
@@ -85,7 +85,7 @@ def make_checkable(txn: Transaction, group: str, terms: CheckTerms, asked: OwnCh
     return in_store
 
 
-def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms: CheckTerms) -> None:
+def apply_producer_group(txn: Transaction | None, facts: Facts, address: Address, terms: CheckTerms) -> None:
     """Make the transaction of a message checkable if the message names a producer group, or its address is of kind
     transaction (H1, H2); apply the check terms that the message names (H7). ``txn``: None outside transactions, where
     neither has an effect.
@@ -110,9 +110,9 @@ def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms
         refusal = Refusal(Condition.PRECONDITION_FAILED, text)
         txn.refuse(refusal)
         raise refusal
-    asked = asked_terms(dict(facts.checks), "the application property ")
+    own_terms = read_check_terms(dict(facts.checks), "the application property ")
     if not in_store.entered:
-        in_store.asked = asked.before(in_store.asked)
+        in_store.own_terms = own_terms.before(in_store.own_terms)
 
 
 class RowState(Enum):
@@ -128,33 +128,19 @@ class RowState(Enum):
 
 class InStore:
     """The part of a checkable transaction that is in the store: its halves, its retirements and its row. ``group``: the
-    producer group; ``terms``: how it is checked, at first by the settings; ``asked``: the client's own check terms.
+    producer group; ``terms``: how it is checked, at first by the settings; ``own_terms``: the client's own check terms.
     """
 
     __slots__ = (
-        "ask_later",
-        "asked",
-        "connection",
-        "group",
-        "held",
-        "holding",
-        "ids",
-        "left_out",
-        "on_way",
-        "overdue",
-        "own_rows",
-        "placed",
-        "row",
-        "sent",
-        "terms",
-        "txn",
-    )
+        "connection", "group", "held", "holding", "ids", "left_out", "on_way", "overdue", "own_rows", "own_terms",
+        "placed", "query_later", "row", "sent", "terms", "txn",
+    )  # fmt: skip
 
-    def __init__(self, txn: Transaction, group: str, terms: CheckTerms, asked: OwnCheckTerms) -> None:
+    def __init__(self, txn: Transaction, group: str, terms: CheckTerms, own_terms: OwnCheckTerms) -> None:
         self.txn = txn
         self.group = group
         self.terms = terms
-        self.asked = asked
+        self.own_terms = own_terms
         #: whether its first message has set the address's check terms
         self.placed = False
         #: the number of the connection that declared it
@@ -168,7 +154,7 @@ class InStore:
         #: how many units are on their way to the store: no decision is written before they are answered
         self.on_way = 0
         #: a NOTIFY of a decision came meanwhile: query the decision after those units
-        self.ask_later = False
+        self.query_later = False
         #: the check terms in the row sent to the store; None: no row was sent
         self.sent: CheckTerms | None = None
         #: the state of its row in the store
@@ -272,8 +258,8 @@ class InStore:
             txn.roll_back(txn.reason)
         elif txn.open and txn.refused_work:
             self._roll_back_early()
-        elif self.ask_later:
-            self.ask_what_became()
+        elif self.query_later:
+            self.query_decision()
 
     def enter(self, batch: Batch) -> None:
         """Write the transaction's row with its first half or retirement; later, require that the row is undecided."""
@@ -281,7 +267,7 @@ class InStore:
         if self.entered:
             rows.enlist(txn.id)
             return
-        before, self.sent = self.sent, self.asked.over(self.terms)
+        before, self.sent = self.sent, self.own_terms.over(self.terms)
         here = txn.id in rows.declared
         if not here or self.sent != before:  # a later message of the same batch may set check terms
             batch.registered.pop(txn.id, None)
@@ -374,7 +360,7 @@ class InStore:
         txn.returns()  # retired entries may be held in the store by now, or will be returned
         if not self.on_way:
             self._release()
-        txn.tell_askers()
+        txn.answer_callers()
 
     def _release(self) -> None:
         """Release the transaction to the checkers, once no unit of it is on its way."""
@@ -456,7 +442,7 @@ class InStore:
                 txn.addresses_changed()
             txn.error = why(error)
             txn.counts_as_failed = False
-            txn.let_go()
+            txn.drop_work()
             txn.reason = reasons.STORE_REFUSED
             txn.returns()
             txn.instance.commit.add(txn)
@@ -465,17 +451,17 @@ class InStore:
 
     # -- decisions of others
 
-    def ask_what_became(self) -> None:
+    def query_decision(self) -> None:
         """Query the decision: another may have decided while retired deliveries are still with their links."""
-        self.ask_later = bool(self.on_way)  # wait for the store's answers to those units
-        if self.txn.open and self.held and not self.ask_later:
+        self.query_later = bool(self.on_way)  # wait for the store's answers to those units
+        if self.txn.open and self.held and not self.query_later:
             self.txn.registry.decisions.ask(self.txn.id, self._learned)
 
     def _learned(self, found: Decision | Undecided | StoreError | None) -> None:
         if isinstance(found, StoreError):
-            self.txn.instance.loop.call_later(_AGAIN_SECONDS, self.ask_what_became)
+            self.txn.instance.loop.call_later(_AGAIN_SECONDS, self.query_decision)
         elif self.on_way:
-            self.ask_later = True
+            self.query_later = True
         elif self.txn.open and self.held and not isinstance(found, Undecided | None):
             self._give_up_held(found.decision == "commit", self.txn.returned)
 

@@ -28,20 +28,9 @@ class Instance:
     """
 
     __slots__ = (
-        "bounds",
-        "commit",
-        "disk_low",
-        "ids",
-        "instance_id",
-        "loop",
-        "memory",
-        "peers",
-        "queries",
-        "selecting",
-        "selectors",
-        "transaction_limits",
-        "uuids",
-    )
+        "bounds", "commit", "disk_low", "ids", "instance_id", "loop", "memory", "peers", "queries", "selecting",
+        "selectors", "transaction_limits", "uuids",
+    )  # fmt: skip
 
     def __init__(
         self,

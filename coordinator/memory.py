@@ -117,10 +117,10 @@ class GivingBack:
     def __init__(self, loop: Loop, memory: Account) -> None:
         self._loop = loop
         self._enough = resident() + memory.most
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
-        self._loop.call_later(_LOOK_SECONDS, self._look)
+    def _check(self) -> None:
+        self._loop.call_later(_LOOK_SECONDS, self._check)
         if resident() > self._enough:
             give_back()
 

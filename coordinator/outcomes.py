@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
+    """The outcomes of a delivery (part 3, section 3.4)."""
+
     #: by identity, for the table that each delivery looks up: Enum's own hash is that of the name
     __hash__ = object.__hash__
 

@@ -30,24 +30,26 @@ log = structlog.get_logger(__name__)
 
 
 class Peers:
+    """Handles what the heartbeat and NOTIFYs say of the other instances."""
+
     def __init__(
         self,
         instance: Instance,
         queues: Queues,
         directory: Directory,
-        heard: Mapping[str, Callable[[str], None]],
+        handlers: Mapping[str, Callable[[str], None]],
         *,
-        look: Callable[[], None],
+        beat: Callable[[], None],
         fenced: Callable[[], None],
     ) -> None:
-        """``heard``: the handlers of NOTIFY payloads, by channel. ``look``: makes the heartbeat query the living
+        """``handlers``: the handlers of NOTIFY payloads, by channel. ``beat``: makes the heartbeat query the living
         instances at once. ``fenced``: called when other instances have declared this one dead: it must stop.
         """
         self._instance = instance
         self._queues = queues
         self._directory = directory
-        self._heard = heard
-        self._look = look
+        self._handlers = handlers
+        self._beat = beat
         self._fenced = fenced
 
     def arrive(self) -> None:
@@ -78,10 +80,10 @@ class Peers:
     def notified(self, channel: str, payload: str) -> None:
         if channel == channels.ADDRESS:
             self._directory.changed(payload)
-        elif channel in self._heard:
-            self._heard[channel](payload)
+        elif channel in self._handlers:
+            self._handlers[channel](payload)
         elif payload == channels.ARRIVED:
-            self._look()
+            self._beat()
         else:
             self._queues.notified(payload)
 
@@ -92,7 +94,7 @@ class WakeOtherInstances:
     owner: object = None
 
     def write(self, batch: Batch) -> None:
-        batch.tell(EVERY_GROUP, 0)
+        batch.notify(EVERY_GROUP, 0)
 
     def durable(self) -> None:
         pass
@@ -130,8 +132,8 @@ class Stealing:
         self._held: dict[str, _Held] = {}
         self._numbers = count(1)
         #: digests of links not announced yet; while an announcement is under way, new ones wait here
-        self._untold: dict[str, None] = {}
-        self._telling = False
+        self._unannounced: dict[str, None] = {}
+        self._announcing = False
 
     def attached(self, identity: tuple[object, ...], link: User) -> None:
         alone = not self._instance.peers
@@ -139,25 +141,25 @@ class Stealing:
         self._held[digest] = _Held(link, number, announced=alone)
         if alone:
             return
-        self._untold[digest] = None
-        if not self._telling:
-            self._telling = True
-            self._instance.loop.call_later(0, self._tell)
+        self._unannounced[digest] = None
+        if not self._announcing:
+            self._announcing = True
+            self._instance.loop.call_later(0, self._announce)
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """Announce the waiting links; however long the store is unavailable, no more wait than there are links."""
-        untold, self._untold = self._untold, {}
-        self._telling = bool(untold)
-        if untold:
-            texts = [f"{self._instance.instance_id} {self._held[digest].number} {digest}" for digest in untold]
-            notices.announce_links(self._instance.queries, texts, self._tell)
+        unannounced, self._unannounced = self._unannounced, {}
+        self._announcing = bool(unannounced)
+        if unannounced:
+            texts = [f"{self._instance.instance_id} {self._held[digest].number} {digest}" for digest in unannounced]
+            notices.announce_links(self._instance.queries, texts, self._announce)
 
     def lost(self, identity: tuple[object, ...], link: User) -> None:
         digest = _digest(identity)
         held = self._held.get(digest)
         if held is not None and held.link is link:
             del self._held[digest]
-            self._untold.pop(digest, None)
+            self._unannounced.pop(digest, None)
 
     def notified(self, payload: str) -> None:
         instance, number, digest = payload.split(" ")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
-from coordinator.address.nodes import Address, look_at_target, resource_deleted
+from coordinator.address.nodes import Address, check_target, resource_deleted
 from coordinator.address.permissions import unauthorized
 from coordinator.errors import Condition, Refusal
-from coordinator.in_store import look_at_group
+from coordinator.in_store import apply_producer_group
 from coordinator.memory import POST_OCTETS
 from store.codec.encoding import DecodeError
 from store.codec.message import NO_FACTS, examine, to_of
@@ -152,7 +152,7 @@ class Posts:
                 terms = self.enqueue.terms(facts, address)
                 checkable = txn is not None and txn.in_store is not None
                 if facts.producer_group is not None or address.transactional or (facts.checks and checkable):
-                    look_at_group(txn, facts, address, self.registry.check_terms)
+                    apply_producer_group(txn, facts, address, self.registry.check_terms)
             if txn is None:
                 if not settled:
                     link.waits(delivery, len(message))
@@ -352,7 +352,7 @@ class Relay:
                 name = _to(post.message)
                 if not self._link.connection.may(Verb.SEND, name):
                     raise unauthorized(Verb.SEND, name)
-                look_at_target(name)
+                check_target(name)
             except DecodeError as error:
                 found = Refusal(Condition.DECODE_ERROR, f"malformed message: {error}")
             except Refusal as refusal:

@@ -48,6 +48,8 @@ MOST_AT_ONCE = 500
 
 
 class Registry:
+    """Holds the undecided transactions of one instance, by txn-id."""
+
     def __init__(
         self,
         instance: Instance,
@@ -156,7 +158,7 @@ class Registry:
             return txn
         return None
 
-    def not_taken(self, txn_id: bytes, owner: object) -> None:
+    def refuse_incomplete(self, txn_id: bytes, owner: object) -> None:
         """Refuse the transaction of work that its link or session did not complete (T22, T26): a post cut off by the
         end of its session, or a post or a retirement received after the end of its link or session.
         """
@@ -194,13 +196,13 @@ class Registry:
         with suppress(ValueError):
             txn = self.txns.get(bytes.fromhex(payload))
             if txn is not None and txn.in_store is not None:
-                txn.in_store.ask_what_became()
+                txn.in_store.query_decision()
 
-    def ask_of_held(self) -> None:
+    def query_held(self) -> None:
         """Query the decisions of transactions that hold deliveries: a NOTIFY of one may have been lost."""
         for txn in list(self.working.values()):
             if txn.in_store is not None:
-                txn.in_store.ask_what_became()
+                txn.in_store.query_decision()
 
     def sweep(self) -> None:
         """Roll back transactions that have timed out (T14); register those that are older than a moment."""

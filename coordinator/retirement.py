@@ -233,7 +233,7 @@ class Settlements:
         elif outcome.kind is Kind.RELEASED and not behind_others:  # nothing changes in the store
             deliveries.settle(entry)
         else:
-            entry.queue.comes_back(entry)
+            entry.queue.expect_return(entry)
             self.gathered.append(entry)
 
     def hand_over(self) -> None:

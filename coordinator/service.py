@@ -100,10 +100,10 @@ class Service:
             waits=lambda: instance.commit.waits,
             beaten=lambda alive, peers: self._peers.beaten(alive, peers),
         )
-        look = self._heartbeat.now
-        self._peers = Peers(instance, self.queues, self.directory, self._heard(), look=look, fenced=fenced)
+        beat = self._heartbeat.now
+        self._peers = Peers(instance, self.queues, self.directory, self._handlers(), beat=beat, fenced=fenced)
 
-    def _heard(self) -> dict[str, Callable[[str], None]]:
+    def _handlers(self) -> dict[str, Callable[[str], None]]:
         """Return the handlers of NOTIFY payloads, by channel."""
         return {
             channels.SOLE: self.sole_connections.called,
@@ -111,7 +111,7 @@ class Service:
             channels.DUE: self._schedule.notified,
             channels.DECIDED: self._decided,
             channels.USER: self.users.changed,
-            channels.PERMISSION: lambda _: self.permissions.look(),
+            channels.PERMISSION: lambda _: self.permissions.refresh(),
         }
 
     def _decided(self, payload: str) -> None:
@@ -122,9 +122,9 @@ class Service:
     def _connected(self) -> None:
         """Load and query anew what NOTIFY reports: some may have been lost while the connection was down."""
         self._peers.connected()
-        self.registry.ask_of_held()
-        self.users.look()
-        self.permissions.look()
+        self.registry.query_held()
+        self.users.check_all()
+        self.permissions.refresh()
         self._dead_letters.wake()
 
     def start(self) -> None:
@@ -137,8 +137,8 @@ class Service:
         self.permissions.start()
         self._peers.arrive()
         self.registry.sweep()
-        self._expiry.look()
-        Exhaustion(self.instance, self.directory).look()
+        self._expiry.search()
+        Exhaustion(self.instance, self.directory).search()
         self._dead_letters.wake()
         self._schedule.start()
 

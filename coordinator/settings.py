@@ -8,6 +8,8 @@ read.
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import itertools
 import os
 import re
@@ -26,6 +28,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -39,6 +42,7 @@ from pydantic_settings import (
 
 from coordinator.group.policies import IMMEDIATE, parse_retry
 from coordinator.printable import printable
+from coordinator.secret_file import FileInvalid, secret
 from store.compiled import PURE_VARIABLE
 
 PREFIX = "COORDINATOR_"
@@ -83,8 +87,9 @@ class Endpoint(_Section):
 
 
 #: The port where none is given, by scheme.
-_PORTS = {"amqp": 5672, "amqps": 5671, "http": 9672, "https": 9672}
+_PORTS = {"amqp": 5672, "amqps": 5671, "http": 9672, "https": 9672, "postgresql": 5432}
 AMQP = ("amqp", "amqps")
+SQL = ("postgresql",)
 HTTP = ("http", "https")
 
 
@@ -395,6 +400,10 @@ class MetricsSettings(_Section):
         return value
 
 
+_URL = "postgresql://user:password@host:port/database"
+_URL_BEGINS = ("postgresql://", "postgres://")
+
+
 class Settings(_Section):
     """All settings, checked."""
 
@@ -402,12 +411,23 @@ class Settings(_Section):
         tuple[str, ...],
         NoDecode,
         BeforeValidator(_commas),
-        Field(min_length=1, description="where clients connect; port 0: any free one"),
+        Field(
+            min_length=1,
+            description="where clients connect; port 0: any free one. `postgresql://127.0.0.1:5433`: where "
+            "applications reach the embedded server in SQL",
+        ),
     ] = ("amqp://127.0.0.1:5672",)
     database_url: Annotated[
         SecretStr | None,
         Field(
             description="a PostgreSQL server, `postgresql://user:password@host:port/database`; none: the embedded one"
+        ),
+    ] = None
+    database_url_file: Annotated[
+        Path | None,
+        Field(
+            description="file with the `database_url`, which not all users may read: a secret of a container, a "
+            "credential of systemd"
         ),
     ] = None
     data_dir: Annotated[
@@ -417,6 +437,13 @@ class Settings(_Section):
             description="folder of the embedded server; none: `/var/lib/coordinator` or `$XDG_STATE_HOME/coordinator`"
         ),
     ] = None
+    copy_before_migrating: Annotated[
+        Literal["always", "never"],
+        Field(
+            description="whether the service copies the store of the embedded server, as `copies/VERSION` in its "
+            "folder, before it migrates it to this version; the last copy is kept: it is the way back"
+        ),
+    ] = "always"
     workers: Annotated[int, Field(ge=1, le=256, description="processes that share the port; each takes a core")] = 1
     run_as: Annotated[
         str | None,
@@ -439,23 +466,57 @@ class Settings(_Section):
     @field_validator("listen")
     @classmethod
     def _endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        schemes = []
         for url in value:
             try:
-                endpoint(url)
+                place = endpoint(url, AMQP + SQL)
+                if place.scheme in SQL:
+                    _check_applications(place)
             except ValueError as error:
                 raise ValueError(f"{_shown(url)}: {error}") from None
+            schemes.append(place.scheme)
+        if not set(schemes) & set(AMQP):
+            raise ValueError("expected amqp://host:port or amqps://host:port as well, for clients")
+        if schemes.count("postgresql") > 1:
+            raise ValueError("expected postgresql://host:port once")
         return value
 
     @property
+    def clients(self) -> tuple[str, ...]:
+        """Where clients connect."""
+        return tuple(url for url in self.listen if endpoint(url, AMQP + SQL).scheme in AMQP)
+
+    @property
+    def applications(self) -> Endpoint | None:
+        """Where applications reach the embedded server; None: nowhere."""
+        places = (endpoint(url, AMQP + SQL) for url in self.listen)
+        return next((place for place in places if place.scheme in SQL), None)
+
+    @property
     def has_tls(self) -> bool:
-        return any(endpoint(url).scheme == "amqps" for url in self.listen) or self.metrics.has_tls
+        return any(endpoint(url).scheme == "amqps" for url in self.clients) or self.metrics.has_tls
 
     @field_validator("database_url")
     @classmethod
-    def _database_url(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
-            raise ValueError("expected postgresql://user:password@host:port/database")
+    def _database_url(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is None:
+            return None
+        if not value.get_secret_value().startswith(_URL_BEGINS):
+            raise ValueError(f"expected {_URL}")
+        if any(url.startswith("postgresql:") for url in info.data.get("listen", ())):
+            raise ValueError("listen has postgresql://, which is for the embedded server; leave one out")
         return value
+
+
+def _check_applications(place: Endpoint) -> None:
+    """:raises ValueError: other machines could connect there, or the port is not said."""
+    with contextlib.suppress(ValueError):
+        if place.port and (place.host == "localhost" or ipaddress.ip_address(place.host).is_loopback):
+            return
+    raise ValueError(
+        "the embedded server listens on this machine alone, expected postgresql://127.0.0.1:port; for others take a"
+        " PostgreSQL of yours (database_url)"
+    )
 
 
 class _Variables(Settings, BaseSettings):
@@ -475,8 +536,8 @@ def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> 
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     if config is None and os.environ.get(CONFIG_VARIABLE):
         config = Path(os.environ[CONFIG_VARIABLE])
-    file = {} if config is None else _read(config)
-    environment = _environment()
+    file = {} if config is None else _with_its_url(_read(config), f"settings file {config}")
+    environment = _with_its_url(_environment(), "environment")
     try:
         return Settings.model_validate(_merged(file, environment, given))
     except ValidationError as error:
@@ -493,6 +554,22 @@ def _read(config: Path) -> dict[str, Any]:
         raise SettingsInvalid(f"settings file {config}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsInvalid(f"settings file {config} is not TOML: {error}") from None
+
+
+def _with_its_url(layer: dict[str, Any], source: str) -> dict[str, Any]:
+    """The layer with the database's URL from the file that it names: as any other value, a later layer's wins."""
+    path = layer.get("database_url_file")
+    if not isinstance(path, str):
+        return layer
+    if "database_url" in layer:
+        raise SettingsInvalid(f"{source}: database_url, database_url_file: expected one of the two")
+    try:
+        url = secret("database_url_file", Path(path)).decode("utf-8", "replace").strip()
+    except FileInvalid as error:
+        raise SettingsInvalid(f"{source}: {error}") from None
+    if not url.startswith(_URL_BEGINS):
+        raise SettingsInvalid(f"{source}: database_url_file: {path}: expected {_URL} in it")
+    return {**layer, "database_url": url}
 
 
 def _environment() -> dict[str, Any]:

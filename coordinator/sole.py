@@ -58,13 +58,13 @@ class Claim:
         self._close_existing = close_existing
         self._container = container
         self._key = questions.Holder(_digest(user, container), instance.instance_id, number)
-        self._asked = time.monotonic()
+        self._begun = time.monotonic()
         self._asked_at = ""
         self._wait = _FIRST_WAIT_SECONDS
         self._released = False
-        self._ask()
+        self._query()
 
-    def _ask(self) -> None:
+    def _query(self) -> None:
         if self._released:
             return
         questions.claim(
@@ -86,22 +86,22 @@ class Claim:
         self._asked_at = self._asked_at or answer.asked_at
         if answer.own:
             self._holder.answered(None)
-        elif answer.seen or time.monotonic() - self._asked > _PATIENCE_SECONDS:
+        elif answer.seen or time.monotonic() - self._begun > _PATIENCE_SECONDS:
             refusal = Refusal(
                 Condition.INVALID_FIELD, "the container is connected already, and asked to have one connection alone"
             )
             self._holder.answered(refusal)
         else:
-            self._instance.loop.call_later(self._wait, self._ask)
+            self._instance.loop.call_later(self._wait, self._query)
             self._wait = min(2 * self._wait, _LONGEST_WAIT_SECONDS)
 
     def called(self) -> None:
         self._holder.called()
 
-    def seen(self) -> None:
+    def renew(self) -> None:
         """Keep the claim, as the connection is alive, so that the other connection is refused."""
         if not self._released:
-            questions.seen(self._instance.queries, self._key)
+            questions.renew(self._instance.queries, self._key)
 
     def release(self) -> None:
         """Free the claim of a connection that has ended or was refused. The store answers in order, so that a claim

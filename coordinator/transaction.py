@@ -61,42 +61,14 @@ _OPEN = (*_UNDISCHARGED, *_WAITING)
 
 
 class Transaction:
+    """One transaction, from its declare to its decision. :mod:`coordinator.transitions` has the table of its states."""
+
     __slots__ = (
-        "_askers",
-        "annotated",
-        "answer",
-        "began",
-        "columns",
-        "control",
-        "counted",
-        "counts_as_failed",
-        "dropped",
-        "entries",
-        "error",
-        "fail",
-        "half_ids",
-        "id",
-        "in_store",
-        "instance",
-        "octets",
-        "owner",
-        "parked",
-        "partials",
-        "posts",
-        "purged",
-        "reason",
-        "registered",
-        "registry",
-        "retired",
-        "returning",
-        "rows",
-        "spooled",
-        "state",
-        "timeout",
-        "undone",
-        "unsettled_posts",
-        "wire_state",
-    )
+        "_waiting_callers", "annotated", "answer", "began", "columns", "control", "counted", "counts_as_failed",
+        "dropped", "entries", "error", "fail", "half_ids", "id", "in_store", "instance", "octets", "owner", "parked",
+        "partials", "posts", "purged", "reason", "registered", "registry", "retired", "returning", "rows", "spooled",
+        "state", "timeout", "undone", "unsettled_posts", "wire_state",
+    )  # fmt: skip
 
     def __init__(self, registry: Registry, txn_id: bytes, owner: object, control: Control, timeout: float) -> None:
         """Begin a transaction in state ACTIVE. ``owner``: the connection that declared it (T12). ``timeout`` in
@@ -130,7 +102,7 @@ class Transaction:
         self.reason = ""
         #: the encoded state of answers to its posts, set and used by links
         self.wire_state: bytes = b""
-        self._askers: tuple[Callable[[], object], ...] = ()
+        self._waiting_callers: tuple[Callable[[], object], ...] = ()
         #: its posts; for halves that are in the store, without the messages
         self.posts: list[tuple[Address, Octets, DeliveryTerms]] = []
         self.octets = 0
@@ -161,7 +133,7 @@ class Transaction:
 
     def when_decided(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` when the decision on its way to the store is durable or refused."""
-        self._askers = (*self._askers, callback)
+        self._waiting_callers = (*self._waiting_callers, callback)
 
     @property
     def open(self) -> bool:
@@ -243,7 +215,7 @@ class Transaction:
         self.state = after(self.state, TxnEvent.WORK_REFUSED)
         if self.error is None:
             self.error = refusal
-        self.let_go()
+        self.drop_work()
         if self.unsettled_posts:
             self.release_posts_soon()
         if self.in_store is not None:
@@ -309,7 +281,7 @@ class Transaction:
         self.instance.memory.transactions -= self.counted
         self.counted = 0
 
-    def let_go(self) -> None:
+    def drop_work(self) -> None:
         """Drop the messages and annotations of a transaction that can only roll back."""
         self.uncount()
         self.dropped += len(self.posts)
@@ -376,7 +348,7 @@ class Transaction:
     def roll_back(self, reason: str) -> None:
         """Write the rollback's op to the store. Units on their way there finish first, and call this again."""
         self.reason = reason
-        self.let_go()
+        self.drop_work()
         if self.error is not None and reason == reasons.ROLLBACK_ONLY:
             self.reason = f"{reasons.ROLLBACK_ONLY}: {self.error.condition}"
         in_store = self.in_store
@@ -510,13 +482,13 @@ class Transaction:
         self.undone = []
         self.control.discharged(self, refusal)
         self.answer = None
-        if self._askers:
-            self.tell_askers()
+        if self._waiting_callers:
+            self.answer_callers()
 
-    def tell_askers(self) -> None:
-        askers, self._askers = self._askers, ()
-        for asker in askers:
-            asker()
+    def answer_callers(self) -> None:
+        callers, self._waiting_callers = self._waiting_callers, ()
+        for call in callers:
+            call()
 
     def _refusal(self) -> Refusal:
         """Return the refusal that answers a commit."""

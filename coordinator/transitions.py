@@ -11,6 +11,8 @@ from enum import Enum, StrEnum
 
 
 class TxnState(Enum):
+    """The states of a transaction at the instance that declared it."""
+
     #: Faster than Enum's own hash, that of the name: each transition looks up a state and an event.
     __hash__ = object.__hash__
 
@@ -137,6 +139,8 @@ AFTER_DISCHARGE, AFTER_DURABLE = _after_txn(TxnEvent.DISCHARGE), _after_txn(TxnE
 
 
 class DeliveryState(StrEnum):
+    """The states of a delivery at the instance that leased its entry."""
+
     #: leased to this instance, and on no link
     HELD = "held"
     SENT = "sent"

@@ -1,15 +1,15 @@
-/* What is passed over of the frames that a peer sends, and of those that the service has sent, each as one call from
- * Python; frames.py has their twins, and says what they do.
+/* plain() and unnoted() skip frames that need no rule, of a peer and of the service; frames.py has their twins in
+ * Python, with the documentation.
  *
- * Nothing is read at or behind the end of the octets. The size of a frame is compared with what is there in 64 bits
- * before it moves anything, and nothing is allocated by it. */
+ * They read nothing at or behind the end of the octets: they compare the size of each frame with the octets left, in 64
+ * bits, before they move, and allocate nothing by it. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-/* Under the sanitizer the octet that each `bytes` has behind its last is none of its own: reading it is found. */
+/* The sanitizer finds reads of the octet that CPython keeps behind the last of each `bytes`. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #else

@@ -1,9 +1,8 @@
-/* The steps of the hot path that take several calls into Proton's engine, each as one call from Python; steps.py has
- * their twins, and says what they do.
+/* Each function makes, in one call from Python, several calls of Proton's engine that the hot path needs together;
+ * steps.py has their twins in Python, with the documentation.
  *
- * Proton's functions are found by their names in the library that python-qpid-proton brings, exported ones only.
- * Pointers are those of cffi, in and out: its own interface for compiled modules checks their types, as for a call of
- * the binding. Nothing here waits, so Python's lock is kept. */
+ * They look up Proton's exported functions by name in the library of python-qpid-proton. Arguments and results are
+ * cffi's pointers, whose types cffi checks as for a call of the binding. No function waits: none releases the GIL. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <dlfcn.h>

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
-
 from coordinator.group.units import LOAD_RETRY_SECONDS
-from coordinator.outcomes import ACCEPTED
-from coordinator.printable import printable
 from links import engine
-from links.consuming import Subscribing
 from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing, TooLarge
 from store.codec.encoding import DecodeError
 from store.commit import terms
@@ -20,11 +15,9 @@ from store.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.address.addresses import Group
     from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
-    from coordinator.outcomes import Outcome
     from links.connection import Connection
     from links.outgoing import Filters
     from store.questions.entries import EntryRow
@@ -57,10 +50,10 @@ class Browsing(Outgoing):
         self._loading = False
         self.unsettled: set[engine.Pointer] = set()
         queue.browsers.append(self)
-        self.came()
+        self.arrived()
         queue.touch()
 
-    def came(self) -> None:
+    def arrived(self) -> None:
         for rank in Rank:
             if rank in self._stale:
                 self._again.add(rank)
@@ -74,7 +67,7 @@ class Browsing(Outgoing):
 
     def on_flow(self) -> None:
         if engine.link_get_drain(self.pointer):  # the client wants the messages that are there now
-            self.came()
+            self.arrived()
         super().on_flow()
 
     def _go_on_sending(self) -> None:
@@ -191,60 +184,3 @@ class Browsing(Outgoing):
         self._queue.browsers.remove(self)
         self.connection.output.settled(self.unsettled)
         self.unsettled.clear()
-
-
-# Broadcast links each get every message, and no message twice because of an outcome (rule D1).
-#
-# **Decision.** A broadcast link has a consumer group of its own, like a subscription to a topic, also on a queue. Each
-# committed message has an entry for it, however late and in whichever order transactions commit: a position in the ids
-# of messages would pass messages that are committed late. The group lasts as long as the link, or as its terminus
-# (expiry-policy ``never``). An entry costs a row, deleted in the batch of its outcome, under one op for all accepted
-# entries of the batch.
-
-log = structlog.get_logger(__name__)
-
-#: how many outcomes of one link are logged: the first so many, and then one in so many
-_LOGGED = 100
-_LONGEST_ERROR = 200
-
-
-class Broadcasting(Subscribing):
-    """A broadcast consumer, for which any outcome completes a message; other outcomes than accepted are logged. A link
-    must not fill the log: after the first hundred, one in a hundred is logged, with the count.
-    """
-
-    __slots__ = ("_failed",)
-
-    def __init__(
-        self,
-        connection: Connection,
-        pointer: engine.Pointer,
-        address: Address,
-        queue: Queue,
-        group: Group,
-        honoured: Filters,
-    ) -> None:
-        self._failed = 0
-        super().__init__(connection, pointer, address, queue, group, honoured)
-        self.default_outcome = ACCEPTED
-
-    def _default_outcome(self, asked: Outcome) -> Outcome:
-        return ACCEPTED
-
-    def _means(self, entry: Entry, outcome: Outcome | None) -> Outcome | None:
-        if outcome is None:
-            return None
-        if outcome is ACCEPTED:
-            return ACCEPTED
-        self._failed += 1
-        if self._failed <= _LOGGED or self._failed % _LOGGED == 0:
-            log.warning(
-                "broadcast not accepted",
-                address=printable(self._address.name, _LONGEST_ERROR),
-                link=printable(self.name, _LONGEST_ERROR),
-                half=entry.half_id,
-                number=self._failed,
-                outcome=outcome.kind.name.lower(),
-                error=printable(outcome.error, _LONGEST_ERROR),
-            )
-        return ACCEPTED

@@ -10,20 +10,23 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.errors import Condition, Refusal
-from links import engine, performatives
+from links import engine, states
 from links.frames import LITTLE, LinkState
 from links.incoming import Incoming
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, DISPOSITION, END, FLOW, OPEN, TRANSFER, Performative
 from store.codec.encoding import DecodeError, encode_string, scalar
 
 if TYPE_CHECKING:
+    from coordinator.outcomes import Outcome
     from links.connection import Connection
-    from links.frames import Key, Told
-    from links.performatives import Termini
+    from links.frames import Key, Named
 
+#: fields of an attach, and of its source
+_SOURCE, _TARGET = 5, 6
+_DEFAULT_OUTCOME = 8
 
 # The sessions and links of a peer, by its frames.
 
@@ -52,7 +55,7 @@ class End:
     """A link that the peer has attached."""
 
     __slots__ = (
-        "asked", "channel", "delivery", "incomplete", "keys", "limit", "name", "pointer", "refusal", "resumes",
+        "channel", "delivery", "hidden_fields", "incomplete", "keys", "limit", "name", "pointer", "refusal", "resumes",
         "second", "sends", "settled", "txn_id",
     )  # fmt: skip
 
@@ -81,7 +84,29 @@ class End:
         #: the refusal of its attach
         self.refusal: Refusal | None = None
         #: the fields of its termini that the engine hides
-        self.asked: Termini | None = None
+        self.hidden_fields: Termini | None = None
+
+
+class Termini(NamedTuple):
+    """The fields of an attach's source and target that the engine hides (part 3, section 3.5.3): whether each is
+    present, and the default-outcome of the source, or None.
+    """
+
+    source: bool
+    target: bool
+    default_outcome: Outcome | None
+
+
+def _termini(attach: Performative) -> Termini:
+    """Decode the hidden fields of an attach.
+
+    :raises DecodeError: the default-outcome is not one of the four.
+    """
+    fields = attach.fields(_SOURCE, _DEFAULT_OUTCOME + 1)
+    outcome = None
+    if len(fields) > _DEFAULT_OUTCOME:
+        outcome = states.default_outcome(attach.octets, fields[_DEFAULT_OUTCOME])
+    return Termini(attach.has(_SOURCE), attach.has(_TARGET), outcome)
 
 
 #: The act that follows a frame, right after the engine has got it.
@@ -121,14 +146,14 @@ class Before(partial[None]):
 
 class Channels:
     """Tracks the sessions and links of one peer. ``plain``: the channel of each link whose next transfer may begin a
-    delivery, and for dispositions that of each session. ``told``: the deliveries named by dispositions that the engine
+    delivery, and for dispositions that of each session. ``named``: the deliveries named by dispositions that the engine
     has got, and whose events are not handled. ``largest``: octets of the largest disposition of the last input; 0: none
     is large.
     """
 
     __slots__ = (
         "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_ends", "_handle_max", "_refused",
-        "_renamed", "largest", "open_refused", "opened", "plain", "told",
+        "_renamed", "largest", "named", "open_refused", "opened", "plain",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, handle_max: int) -> None:
@@ -136,7 +161,7 @@ class Channels:
         self._handle_max = handle_max
         self._channels: dict[int, Channel] = {}
         self.plain: dict[Key, Channel] = {}
-        self.told: Told = {}
+        self.named: Named = {}
         self.largest = 0
         #: whether the peer encodes descriptors as symbols: then its frames are never plain
         self._by_symbol = False
@@ -170,10 +195,10 @@ class Channels:
         """Return the refusal of an attach, for fields that the engine hides; only once."""
         return self._refused.pop(link, None)
 
-    def asked(self, link: engine.Pointer) -> Termini | None:
+    def hidden_fields(self, link: engine.Pointer) -> Termini | None:
         """Return the fields of the termini in its attach; None: the peer has detached the link."""
         end = self._ends.get(link)
-        return None if end is None else end.asked
+        return None if end is None else end.hidden_fields
 
     # -- frames of the peer
 
@@ -280,10 +305,10 @@ class Channels:
         channel.named[sends, _said(name)] += 1
         end = channel.links[handle] = End(name, number, sends=sends, second=found.value(4) == _SECOND)
         try:
-            end.asked = performatives.asked(found)
+            end.hidden_fields = _termini(found)
         except DecodeError as error:
             end.refusal = Refusal(Condition.INVALID_FIELD, str(error))
-        address = found.address(6 if sends else 5)
+        address = found.address(_TARGET if sends else _SOURCE)
         if isinstance(address, str) and "\0" in address:
             end.refusal = _cut("an address")
         if not sends and found.value(8) is True:
@@ -330,7 +355,7 @@ class Channels:
             return None if begins else self._of_another(end, found)
         if end.txn_id is None:
             return None
-        return Before(self._connection.service.registry.not_taken, end.txn_id, self._connection)
+        return Before(self._connection.service.registry.refuse_incomplete, end.txn_id, self._connection)
 
     def _begin_delivery(self, channel: Channel, end: End, found: Performative, number: int | None) -> None:
         if number is None:
@@ -358,7 +383,7 @@ class Channels:
     def _refuse_in_both(self, end: End, txn_id: bytes | None) -> None:
         for each in (end.txn_id, txn_id):
             if each is not None:
-                self._connection.service.registry.not_taken(each, self._connection)
+                self._connection.service.registry.refuse_incomplete(each, self._connection)
         text = "a delivery that is said to be in two transactions, or in one and in none (part 4, section 4.4.1)"
         self._refuse_next(end, Refusal(Condition.TXN_ROLLBACK, text))
 
@@ -385,11 +410,11 @@ class Channels:
         if found.value(0) is not True:
             for end in channel.links.values() if found.has(_STATES[DISPOSITION]) else ():
                 if end.incomplete and not end.resumes and first <= end.delivery <= last:
-                    return self._of_another(end, found) or Before(self.told.clear)
-            return Before(self.told.clear)
-        if not self.told.get(channel, -1) < first <= last:
-            return Before(self._tell_anew, channel, last if first <= last else _IDS)
-        self.told[channel] = last
+                    return self._of_another(end, found) or Before(self.named.clear)
+            return Before(self.named.clear)
+        if not self.named.get(channel, -1) < first <= last:
+            return Before(self._begin_numbers_anew, channel, last if first <= last else _IDS)
+        self.named[channel] = last
         return None
 
     def _bound(self, found: Performative, size: int, named: int) -> None:
@@ -405,10 +430,10 @@ class Channels:
             raise Broken(Condition.RESOURCE_LIMIT_EXCEEDED, text)
         self.largest = max(self.largest, size)
 
-    def _tell_anew(self, channel: Channel, highest: int) -> None:
+    def _begin_numbers_anew(self, channel: Channel, highest: int) -> None:
         """Reset the named deliveries to ``highest``, which is above all if the numbers begin anew."""
-        self.told.clear()
-        self.told[channel] = highest
+        self.named.clear()
+        self.named[channel] = highest
 
     def _on_flow(self, number: int, channel: Channel, found: Performative) -> Act | None:
         asked, sent = found.value(9) is True, found.number(2) or 0
@@ -452,7 +477,7 @@ class Channels:
 
     # -- acts
 
-    def not_taken(self, number: int, found: Performative | None) -> None:
+    def refuse_incomplete(self, number: int, found: Performative | None) -> None:
         """Refuse the transaction of a frame that is ignored: of an ended session, or the reason of its end. A transfer
         may be a post (T22), a receiver's disposition a retirement (T26), of any delivery that the session left
         undecided.
@@ -462,7 +487,7 @@ class Channels:
             if txn_id is not None and (
                 found.code == TRANSFER or (found.value(0) is True and self._channels[number].left - {txn_id})
             ):
-                self._connection.service.registry.not_taken(txn_id, self._connection)
+                self._connection.service.registry.refuse_incomplete(txn_id, self._connection)
 
     def end(self, number: int, refusal: Refusal, found: Performative | None) -> None:
         """End a session because of the frame ``found`` (part 2, section 2.5.5). The connection stays open."""
@@ -473,7 +498,7 @@ class Channels:
             self._forget(channel, end)
         if channel.pointer is not None:
             channel.left = self._connection.end_session(channel.pointer, refusal)
-        self.not_taken(number, found)
+        self.refuse_incomplete(number, found)
 
     def _echo(self, number: int, end: End | None, drains: bool) -> None:
         """Send the flow state of the session, or of a link. ``drains``: only if a drain has found no credit, which the
@@ -481,17 +506,17 @@ class Channels:
         """
         link = None if end is None else self._connection.endpoints.links.get(end.pointer)
         if end is None:
-            self._connection.output.ask(number, partial(self._state, number, None))
+            self._connection.output.add_frame(number, partial(self._state, number, None))
         elif isinstance(link, Incoming):
-            link.say_credit()
+            link.send_credit()
         elif link is not None and not end.sends and not (drains and engine.link_credit(link.pointer) > 0):
-            self._connection.output.ask(end, partial(self._state, number, end))
+            self._connection.output.add_frame(end, partial(self._state, number, end))
 
-    def say_state(self, link: engine.Pointer) -> None:
+    def send_state(self, link: engine.Pointer) -> None:
         """Send the flow state of a link, whose drained credit is used up."""
         end = self._ends.get(link)
         if end is not None:
-            self._connection.output.ask(end, partial(self._state, end.channel, end))
+            self._connection.output.add_frame(end, partial(self._state, end.channel, end))
 
     def _state(self, number: int, end: End | None) -> bytes:
         """Return the flow of a session or link; empty if it has ended."""

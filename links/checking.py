@@ -62,16 +62,8 @@ class Checking(Delivering):
     """Sends checks, and passes on their outcomes; implements :class:`coordinator.check_back.Checker`."""
 
     __slots__ = (
-        "_checks",
-        "_deciding",
-        "_silent",
-        "_starved",
-        "_watched",
-        "coming",
-        "group",
-        "most_octets",
-        "unsettled",
-    )
+        "_checks", "_deciding", "_silent", "_starved", "_watched", "coming", "group", "most_octets", "unsettled",
+    )  # fmt: skip
 
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, name: str, group: str, most_octets: int
@@ -125,20 +117,20 @@ class Checking(Delivering):
         output.handed += len(octets)
         output.hold(delivery, len(octets))
         if len(self.unsettled) >= _MOST_UNSETTLED:
-            self._let_go_of_earlier()
+            self._release_earlier()
             self._watch()
         self.connection.mark()
 
-    def _let_go_of_earlier(self) -> None:
+    def _release_earlier(self) -> None:
         """Release all but the last of several unanswered checks of a transaction: one that is never answered, with a
         thousand checks, takes the room of one (H11).
         """
         last = {due.txn_id: delivery for delivery, due in self.unsettled.items()}
         for delivery, due in list(self.unsettled.items()):
             if last[due.txn_id] != delivery and delivery not in self._deciding:
-                self._go_without(delivery)
+                self._settle_undecided(delivery)
 
-    def _go_without(self, delivery: engine.Pointer) -> None:
+    def _settle_undecided(self, delivery: engine.Pointer) -> None:
         """Settle a check that has no deciding answer."""
         self._checks.unanswered += 1
         self._settle(delivery, engine.RELEASED)
@@ -149,9 +141,9 @@ class Checking(Delivering):
             return
         self._watched = self._silent = True
         service = self.connection.service
-        service.loop.call_later(service.registry.check_terms.interval_ms / 1000, self._let_go_of_later)
+        service.loop.call_later(service.registry.check_terms.interval_ms / 1000, self._release_later)
 
-    def _let_go_of_later(self) -> None:
+    def _release_later(self) -> None:
         """Release the later half of the checks, if none was answered: the checker may be working on the others
         (H11).
         """
@@ -161,17 +153,17 @@ class Checking(Delivering):
         if self._silent and len(self.unsettled) >= _MOST_UNSETTLED:
             waiting = [delivery for delivery in self.unsettled if delivery not in self._deciding]
             for delivery in waiting[len(waiting) // 2 :]:
-                self._go_without(delivery)
+                self._settle_undecided(delivery)
         self._watch()
 
-    def looked(self) -> None:
+    def none_due(self) -> None:
         if self.open and self.draining and not self.coming and not self._starved:
             self.drained()
 
     def on_flow(self) -> None:
         self._read_credit()
         if self.draining and self.room <= 0:
-            self.looked()
+            self.none_due()
         self._has_room()
         self.connection.mark()
 
@@ -204,7 +196,7 @@ class Checking(Delivering):
             self._checks.decide(due, _DECISIONS[state], partial(self._decided, delivery, due, state))
         elif state in _UNKNOWN or engine.delivery_settled(delivery):
             self._silent = False
-            self._go_without(delivery)
+            self._settle_undecided(delivery)
 
     def _decided(self, delivery: engine.Pointer, due: Due, state: int, stands: bool) -> None:
         """Settle a decided check. ``stands``: whether the transaction has the checker's decision."""

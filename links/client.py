@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from coordinator.address.permissions import Rights
-    from coordinator.login.password import Challenge, Exchange, Say
+    from coordinator.login.password import Challenge, Exchange, Reply
     from coordinator.service import Service
     from store.permissions import Verb
 
@@ -56,14 +56,14 @@ class Client:
     def _offered(self) -> Sequence[str]:
         return (EXTERNAL, *self._mechanisms) if self._certificate else self._mechanisms
 
-    def _log_in(self, mechanism: str, say: Say) -> Exchange:
+    def _log_in(self, mechanism: str, reply: Reply) -> Exchange:
         def answer(said: Challenge | Outcome) -> None:
             if isinstance(said, Outcome) and said.code is Code.OK:
                 self.user, self.user_id = said.user, said.user_id
-                self._let_in = lambda: say(said)
+                self._let_in = lambda: reply(said)
                 self.service.permissions.enter(self)
             else:
-                say(said)
+                reply(said)
 
         self.login = logins.begin(
             self.service.users, mechanism, self._host, self._certificate, answer, self._locked_out

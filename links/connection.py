@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from coordinator.address.permissions import Rights
     from coordinator.service import Service
+    from links.channels import Termini
     from links.outgoing import Delivering
-    from links.performatives import Termini
     from links.reactor import Reactor
     from store.permissions import Verb
 
@@ -49,39 +49,14 @@ _LINK_EVENTS = (engine.LINK_REMOTE_OPEN, engine.LINK_REMOTE_CLOSE, engine.LINK_R
 
 
 class Connection(Client):
+    """One AMQP connection: its socket, its part of the engine, its sessions and links, and its output."""
+
     __slots__ = (
-        "_sole",
-        "addresses_made",
-        "asking",
-        "close_reason",
-        "closing",
-        "container",
-        "dirty",
-        "endpoints",
-        "fd",
-        "greeting",
-        "guard",
-        "held_back",
-        "idle_timeout_ms",
-        "incomplete",
-        "number",
-        "open",
-        "opened",
-        "opening",
-        "output",
-        "parked",
-        "paused",
-        "pointer",
-        "posting",
-        "reactor",
-        "read_room",
-        "read_seconds",
-        "readable",
-        "sessions",
-        "starved",
-        "ticks",
-        "transport",
-    )
+        "_sole", "addresses_made", "asking", "close_reason", "closing", "container", "dirty", "endpoints", "fd",
+        "greeting", "guard", "held_back", "idle_timeout_ms", "incomplete", "number", "open", "opened", "opening",
+        "output", "parked", "paused", "pointer", "posting", "reactor", "read_room", "read_seconds", "readable",
+        "sessions", "starved", "ticks", "transport",
+    )  # fmt: skip
 
     def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
         """``mechanisms``: the SASL mechanisms that its listener offers (:mod:`coordinator.login.logins`)."""
@@ -187,16 +162,16 @@ class Connection(Client):
         return bool(
             (self.output.unread and self.output.too_much_unread)
             or self.guard.waits
-            or self.parked.too_much
+            or (self.parked.octets and self.parked.too_much)
             or (self.posting and self.posts_wait)
         )
 
     def hold_back(self, link: Delivering) -> None:
         """Stop the link until this connection, or all connections together, have fewer octets in the engine."""
         self.held_back[link] = None
-        self.service.hold_back(self.go_on_held_back)
+        self.service.hold_back(self.feed_held_back)
 
-    def go_on_held_back(self) -> None:
+    def feed_held_back(self) -> None:
         held_back, self.held_back = self.held_back, {}
         for link in held_back:
             link.held_no_more()
@@ -222,7 +197,7 @@ class Connection(Client):
         first, waits = self.rights is None, self.opening
         super().granted(rights)  # if the rights end a login, the connection is closed before this returns
         if not first:
-            self.endpoints.look_at_rights()
+            self.endpoints.check_rights()
         elif waits:
             self._go_on_opening()
 
@@ -285,12 +260,12 @@ class Connection(Client):
         """Return the refusal of an attach, for fields that the engine hides."""
         return self.guard.channels.refusal_of(link)
 
-    def asked(self, link: engine.Pointer) -> Termini | None:
+    def hidden_fields(self, link: engine.Pointer) -> Termini | None:
         """Return the fields of the termini in its attach that the engine hides."""
-        return self.guard.channels.asked(link)
+        return self.guard.channels.hidden_fields(link)
 
-    def say_state(self, link: engine.Pointer) -> None:
-        self.guard.channels.say_state(link)
+    def send_state(self, link: engine.Pointer) -> None:
+        self.guard.channels.send_state(link)
 
     def _on_open(self) -> None:
         if self.opened:
@@ -371,7 +346,7 @@ class Connection(Client):
         self.endpoints.lost()
         self.starved.clear()
         self.held_back.clear()
-        self.service.hold_back_no_more(self.go_on_held_back)
+        self.service.hold_back_no_more(self.feed_held_back)
         if self._sole is not None:
             self._sole.release()
             self._sole = None

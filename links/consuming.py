@@ -1,4 +1,4 @@
-"""Consumers are links that receive messages and decide their outcomes (rules T26 to T34, P11, P16)."""
+"""Consumers are links that receive messages and decide their outcomes (rules D1, T26 to T34, P11, P16)."""
 
 from __future__ import annotations
 
@@ -34,30 +34,17 @@ _WIDE = 1 << 16
 #: octets of a frame without those of its message
 _FRAME_BESIDES = 128
 _UNDELIVERABLE_HERE = Outcome(Kind.MODIFIED, undeliverable_here=True)
-#: characters of an address or a link in the log
-_LONGEST_NAME = 200
+#: characters of an address, a link or an error in the log
+_LONGEST_SHOWN = 200
 
 
 class Consuming(Outgoing):
     """Sends entries, and passes on the peer's outcomes; implements :class:`coordinator.group.entries.Consumer`."""
 
     __slots__ = (
-        "_frame",
-        "_group",
-        "_left_some",
-        "_most_handed",
-        "_most_unsettled",
-        "_retirement",
-        "_settling_makes_room",
-        "_starved",
-        "_told_full",
-        "by_name",
-        "has_decided",
-        "shut",
-        "transactional",
-        "undecided",
-        "unsettled",
-    )
+        "_frame", "_group", "_left_some", "_most_handed", "_most_unsettled", "_reported_full", "_retirement",
+        "_settling_makes_room", "_starved", "by_name", "has_decided", "shut", "transactional", "undecided", "unsettled",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -77,7 +64,7 @@ class Consuming(Outgoing):
         self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.bounds.unsettled_per_link
-        self._told_full = False
+        self._reported_full = False
         #: the link stops when all links of the connection have handed more octets than this to the engine
         self._most_handed = 0
         self._starved = False
@@ -106,8 +93,8 @@ class Consuming(Outgoing):
         if self.credit < room:
             room = self.credit
         if room <= 0 or self._starved or self._large is not None:
-            if room <= 0 < self.credit and not self._told_full:
-                self._tell_full()
+            if room <= 0 < self.credit and not self._reported_full:
+                self._report_full()
             return 0
         backlog = engine.session_outgoing_bytes(self.session)
         # octets that the engine has put into frames leave the session's count, and wait for the socket
@@ -137,8 +124,8 @@ class Consuming(Outgoing):
             self._frame = max(1, most - _FRAME_BESIDES) if most else 0
         return window
 
-    def _tell_full(self) -> None:
-        self._told_full = True
+    def _report_full(self) -> None:
+        self._reported_full = True
         log.warning(
             "a consumer gets no more before it settles some: it has as many unsettled deliveries as a link may",
             link=self.name,
@@ -198,8 +185,8 @@ class Consuming(Outgoing):
             log.warning(
                 "message larger than its consumer takes",
                 peer=self.connection.peer,
-                address=printable(self._address.name, _LONGEST_NAME),
-                link=printable(self.name, _LONGEST_NAME),
+                address=printable(self._address.name, _LONGEST_SHOWN),
+                link=printable(self.name, _LONGEST_SHOWN),
                 half=entry.half_id,
                 size=size,
                 most=self._most_octets,
@@ -404,3 +391,57 @@ class Subscribing(Consuming):
     def lost(self) -> None:
         self._queue.not_from = None
         super().lost()
+
+
+# Broadcast links each get every message, and no message twice because of an outcome (rule D1).
+#
+# **Decision.** A broadcast link has a consumer group of its own, like a subscription to a topic, also on a queue. Each
+# committed message has an entry for it, however late and in whichever order transactions commit: a position in the ids
+# of messages would pass messages that are committed late. The group lasts as long as the link, or as its terminus
+# (expiry-policy ``never``). An entry costs a row, deleted in the batch of its outcome, under one op for all accepted
+# entries of the batch.
+
+#: how many outcomes of one link are logged: the first so many, and then one in so many
+_LOGGED = 100
+
+
+class Broadcasting(Subscribing):
+    """A broadcast consumer, for which any outcome completes a message; other outcomes than accepted are logged. A link
+    must not fill the log: after the first hundred, one in a hundred is logged, with the count.
+    """
+
+    __slots__ = ("_failed",)
+
+    def __init__(
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address,
+        queue: Queue,
+        group: Group,
+        honoured: Filters,
+    ) -> None:
+        self._failed = 0
+        super().__init__(connection, pointer, address, queue, group, honoured)
+        self.default_outcome = ACCEPTED
+
+    def _default_outcome(self, asked: Outcome) -> Outcome:
+        return ACCEPTED
+
+    def _means(self, entry: Entry, outcome: Outcome | None) -> Outcome | None:
+        if outcome is None:
+            return None
+        if outcome is ACCEPTED:
+            return ACCEPTED
+        self._failed += 1
+        if self._failed <= _LOGGED or self._failed % _LOGGED == 0:
+            log.warning(
+                "broadcast not accepted",
+                address=printable(self._address.name, _LONGEST_SHOWN),
+                link=printable(self.name, _LONGEST_SHOWN),
+                half=entry.half_id,
+                number=self._failed,
+                outcome=outcome.kind.name.lower(),
+                error=printable(outcome.error, _LONGEST_SHOWN),
+            )
+        return ACCEPTED

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator.address.permissions import TRANSACTIONS
-from coordinator.checkable import CHECK_PROPERTIES, OwnCheckTerms, asked_terms, producer_group
+from coordinator.checkable import CHECK_PROPERTIES, OwnCheckTerms, producer_group, read_check_terms
 from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
-from links import container, engine, performatives, states, steps
+from links import container, engine, states, steps
 from links.incoming import Incoming
 from links.link import copy_source
 from store.codec.encoding import DecodeError, decode
@@ -49,7 +49,7 @@ class ControlLink(Incoming):
     def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
         most = int(connection.service.limits.max_message_size_bytes)
         super().__init__(connection, pointer, _CREDIT, min(_MOST_OCTETS, most))
-        properties = performatives.properties(engine.link_remote_properties(pointer), "the properties of the attach")
+        properties = engine.properties(engine.link_remote_properties(pointer), "the properties of the attach")
         self._group = self._producer_group(properties)
         self._control = Control(
             connection.service.registry,
@@ -58,9 +58,9 @@ class ControlLink(Incoming):
             self._timeout_seconds(properties),
             self,
             self._group,
-            _asked_terms(properties),
+            _read_check_terms(properties),
         )
-        outcomes = performatives.symbols(
+        outcomes = engine.symbols(
             engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
         )
         #: whether the source accepts the outcome rejected; a source without a list accepts all
@@ -78,7 +78,7 @@ class ControlLink(Incoming):
         asked, where = properties.get(container.PRODUCER_GROUP), "link property"
         if asked is None:
             octets = engine.connection_remote_properties(self.connection.pointer)
-            asked = performatives.properties(octets, "the properties of the open").get(container.PRODUCER_GROUP)
+            asked = engine.properties(octets, "the properties of the open").get(container.PRODUCER_GROUP)
             where = "connection property"
         return None if asked is None else producer_group(asked, f"the {where} {container.PRODUCER_GROUP}")
 
@@ -96,7 +96,7 @@ class ControlLink(Incoming):
         return own or self.connection.may(Verb.CHECK, group)
 
     @property
-    def may_look(self) -> bool:
+    def may_query(self) -> bool:
         # a client without a login may query transactions of such clients only
         return self.user_id is not None and (self.may_manage or self.connection.may_ever(Verb.CHECK))
 
@@ -219,10 +219,10 @@ class ControlLink(Incoming):
         self._control.lost(ended=self.departure is Departure.ENDED)
 
 
-def _asked_terms(properties: dict[str, object]) -> OwnCheckTerms:
+def _read_check_terms(properties: dict[str, object]) -> OwnCheckTerms:
     """Return the check terms of the link properties (H7)."""
     given = {name: properties.get(f"{container.OURS}{name}") for name in CHECK_PROPERTIES}
-    return asked_terms(given, f"the link property {container.OURS}")
+    return read_check_terms(given, f"the link property {container.OURS}")
 
 
 def _body(message: Octets) -> Described | None:

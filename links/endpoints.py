@@ -20,6 +20,7 @@ from links.link import NONE, Attaching, Identity, Link, Refused, refuse_attach
 from links.outgoing import Delivering
 from links.posting import attach_target
 from links.source import attach_source
+from store.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +44,8 @@ MOST_INCOMPLETE = 64
 
 
 class Endpoints:
+    """The sessions and links of one connection, by their pointers in the engine; refuses links without a right."""
+
     __slots__ = ("_left", "connection", "dynamic", "links", "sessions")
 
     def __init__(self, connection: Connection) -> None:
@@ -97,7 +100,7 @@ class Endpoints:
                 raise refused
             self.connection.parked.take_attach()
             if not engine.link_is_receiver(pointer):
-                if outgoing.any_asked(engine.link_remote_source(pointer)):
+                if outgoing.has_filters(engine.link_remote_source(pointer)):
                     self.connection.reactor.attaches.take(self.connection, pointer)
                 else:
                     attach_source(self.connection, pointer)
@@ -238,7 +241,7 @@ class Endpoints:
             text = f"more than {MOST_INCOMPLETE} refused links have deliveries that are not complete"
             self.connection.force_close(CloseReason.LIMIT_EXCEEDED, Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
-    def look_at_rights(self) -> None:
+    def check_rights(self) -> None:
         """Refuse the links that need a right which the user no longer has (S3)."""
         for link in list(self.links.values()):
             if link.open and link.right is not None and not self.connection.may(*link.right):
@@ -343,14 +346,15 @@ class Endpoints:
 class InTurn(Attaching):
     """An attach that waits for its turn."""
 
-    __slots__ = ("_attaches",)
+    __slots__ = ()
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, attaches: Attaches) -> None:
-        super().__init__(connection, pointer)
-        self._attaches = attaches
+    def refuse(self, refusal: Refusal) -> None:
+        if self.open:
+            self.lost()
+            super().refuse(refusal)
 
     def lost(self) -> None:
-        self._attaches.forget(self)
+        self.connection.reactor.attaches.waiting.remove(self.connection, self)
 
 
 class Attaches:
@@ -360,7 +364,7 @@ class Attaches:
         self._loop = loop
         self._share = TurnShare()
         self._counting = False
-        self._waiting: dict[Connection, dict[InTurn, None]] = {}
+        self.waiting: Turns[InTurn] = Turns()
 
     def take(self, connection: Connection, pointer: engine.Pointer) -> None:
         """Answer the attach now if this turn has time left; otherwise let it wait."""
@@ -368,32 +372,22 @@ class Attaches:
             self._counting = True
             self._share.renew()
             self._loop.call_later(0, self._next_turn)
-        if not self._waiting and not self._share.used_up:
+        if not self.waiting.count and not self._share.used_up:
             connection.endpoints.attach_source(pointer)
             return
-        waiting = InTurn(connection, pointer, self)
-        self._waiting.setdefault(connection, {})[waiting] = None
+        waiting = InTurn(connection, pointer)
+        self.waiting.add(connection, waiting)
         connection.endpoints.attached(waiting)
-
-    def forget(self, link: InTurn) -> None:
-        """Remove a waiting attach, whose client has detached it."""
-        waiting = self._waiting.get(link.connection, {})
-        waiting.pop(link, None)
-        if not waiting:
-            self._waiting.pop(link.connection, None)
 
     def _next_turn(self) -> None:
         self._share.renew()
-        while self._waiting and not self._share.used_up:
-            connection, waiting = next(iter(self._waiting.items()))
-            link = next(iter(waiting))
-            self.forget(link)
-            if waiting:  # other connections come first
-                self._waiting[connection] = self._waiting.pop(connection)
+        while self.waiting.count and not self._share.used_up:
+            link = self.waiting.take()
             try:
-                connection.endpoints.attach_source(link.pointer)
+                link.connection.endpoints.attach_source(link.pointer)
             except Exception:  # noqa: BLE001 - a defect costs this connection only
                 self._loop.contain(link)
-        self._counting = bool(self._waiting)
+            self.waiting.charge(link.connection, 1.0)
+        self._counting = self.waiting.count > 0
         if self._counting:
             self._loop.call_later(0, self._next_turn)

@@ -15,7 +15,9 @@ import structlog
 from cproton_ffi import ffi, lib
 from proton._data import obj2dat
 
-from store.codec.encoding import DecodeError
+from coordinator.errors import Condition, Refusal
+from store.codec.encoding import DecodeError, decode
+from store.codec.values import Map, Symbol
 
 log = structlog.get_logger(__name__)
 
@@ -359,6 +361,34 @@ def put_octets(octets: bytes, data: Pointer) -> None:
     lib.pn_data_clear(data)
     if octets:
         data_decode(data, octets, len(octets))
+
+
+def value(data: Pointer, name: str) -> Any:
+    """Return the value that a peer has sent, as a ``pn_data_t``; None if it is empty. Proton's own conversion to Python
+    objects raises exceptions of various kinds: at a binary as a map's key, a string that is not UTF-8, a character
+    beyond Unicode.
+
+    :raises Refusal: the value is malformed; ``name`` says which one it is.
+    """
+    try:
+        octets = encoded(data)
+        return decode(octets)[0] if octets else None
+    except DecodeError as error:
+        raise Refusal(Condition.DECODE_ERROR, f"{name}: {error}") from None
+
+
+def symbols(data: Pointer, name: str) -> list[str]:
+    """Return the symbols of a value that is one symbol or an array of symbols."""
+    found = value(data, name)
+    return [str(each) for each in (found if type(found) is list else [found]) if isinstance(each, Symbol)]
+
+
+def properties(data: Pointer, name: str) -> dict[str, object]:
+    """Return the properties that the peer has set for a connection or a link."""
+    found = value(data, name)
+    if not isinstance(found, Map):
+        return {}
+    return {str(key): each for key, each in found if isinstance(key, Symbol)}
 
 
 def address_of(terminus: Pointer) -> str | None:

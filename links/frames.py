@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     #: The octets of a plain frame that stand for its channel, and of a transfer those for its handle.
     Key = tuple[bytes, bytes | None]
     #: By channel: the highest delivery that its dispositions name.
-    Told = dict[Channel, int]
+    Named = dict[Channel, int]
 
 
 _SIZE = Struct(">I").unpack_from
@@ -69,7 +69,7 @@ _NULL = b"\x40"
 _IDS = 1 << 32
 
 
-def _plain_in_python(octets: bytes, at: int, channels: Mapping[Key, Channel], told: Told) -> int:
+def _plain_in_python(octets: bytes, at: int, channels: Mapping[Key, Channel], told: Named) -> int:
     """Pass over plain frames of a peer; return where the first other frame begins. Each transfer increments
     ``received`` and ``delivery`` of its channel.
 
@@ -122,7 +122,9 @@ def _unnoted_in_python(octets: bytes | memoryview, at: int, sessions: Mapping[in
 
 
 _frames = compiled("links._frames")
-plain: Callable[[bytes, int, Mapping[Key, Channel], Told], int] = _plain_in_python if _frames is None else _frames.plain
+plain: Callable[[bytes, int, Mapping[Key, Channel], Named], int] = (
+    _plain_in_python if _frames is None else _frames.plain
+)
 unnoted: Callable[[bytes | memoryview, int, Mapping[int, _Ours], bool], int] = (
     _unnoted_in_python if _frames is None else _frames.unnoted
 )

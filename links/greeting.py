@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from coordinator.login.logins import ANONYMOUS
-from coordinator.login.password import REFUSED, Challenge, Exchange, Outcome, Say
+from coordinator.login.password import REFUSED, Challenge, Exchange, Outcome, Reply
 from store.codec.encoding import DecodeError, decode, encode_binary, encode_list, encode_symbol
 from store.codec.values import Described, Symbol
 
@@ -40,7 +40,7 @@ class Greeting:
     )  # fmt: skip
 
     def __init__(
-        self, offered: Callable[[], Sequence[str]], begin: Callable[[str, Say], Exchange], proceed: Callable[[], None]
+        self, offered: Callable[[], Sequence[str]], begin: Callable[[str, Reply], Exchange], proceed: Callable[[], None]
     ) -> None:
         """``offered``: the mechanisms, the best first. ``begin`` creates the exchange of one of them. ``proceed`` is
         called when an answer that :meth:`take` had to wait for is available: call it with no octets, to get it.
@@ -112,8 +112,8 @@ class Greeting:
             return self._fail(b"")
         if mechanism not in self._mechanisms:
             return self._fail(_outcome(REFUSED))
-        self._exchange = self._begin(mechanism, self._say)
-        return self._ask(self._exchange, response)
+        self._exchange = self._begin(mechanism, self._reply)
+        return self._respond(self._exchange, response)
 
     def _response(self) -> bool:
         fields = self._fields(_RESPONSE)
@@ -123,14 +123,14 @@ class Greeting:
         if not isinstance(response, bytes):
             return self._fail(b"")
         assert self._exchange is not None
-        return self._ask(self._exchange, response)
+        return self._respond(self._exchange, response)
 
-    def _ask(self, exchange: Exchange, response: bytes | None) -> bool:
+    def _respond(self, exchange: Exchange, response: bytes | None) -> bool:
         self.waiting = True
         exchange.take(response)
         return True
 
-    def _say(self, said: Challenge | Outcome) -> None:
+    def _reply(self, said: Challenge | Outcome) -> None:
         """Handle the exchange's answer, at once or later."""
         self.waiting = False
         if isinstance(said, Challenge):

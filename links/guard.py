@@ -46,19 +46,9 @@ class FrameGuard:
     """
 
     __slots__ = (
-        "_begun",
-        "_blind",
-        "_connection",
-        "_held",
-        "_instead",
-        "_left",
-        "_most",
-        "_refused",
-        "_withheld",
-        "channels",
-        "plain",
-        "waits",
-    )
+        "_begun", "_blind", "_connection", "_held", "_instead", "_left", "_most", "_refused", "_withheld", "channels",
+        "plain", "waits",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, most: int, handle_max: int) -> None:
         self._connection = connection
@@ -91,12 +81,12 @@ class FrameGuard:
             buffer = engine.buffer_of(octets)
             self._begun = b""
         end, at = len(octets), self._left
-        told = self.channels.told
+        told = self.channels.named
         told.clear()
         self.channels.largest = 0
         start = min(at, end) if self._withheld else 0
         self.plain = False
-        while at < end and self._goes_on:
+        while at < end and self._continues:
             after = frames.plain(octets, at, self.channels.plain, told)
             if after > at:
                 self.plain = after >= end and at == self._left and start == 0
@@ -133,7 +123,7 @@ class FrameGuard:
             yield buffer + start, min(at, end) - start
 
     @property
-    def _goes_on(self) -> bool:
+    def _continues(self) -> bool:
         return not (self._blind or self._refused or self.waits)
 
     def held(self) -> bytes:
@@ -188,7 +178,7 @@ class FrameGuard:
             if found is None:
                 return None
             if self.channels.ignores(number, found):
-                return at, b"", at + size, partial(self.channels.not_taken, number, found)
+                return at, b"", at + size, partial(self.channels.refuse_incomplete, number, found)
             frame = self.channels.renamed(number, found) if found.code == ATTACH else b""
             if len(frame) > self._most:
                 text = f"an attach of {size} octets, by the name of another link of its session: detach that one first"

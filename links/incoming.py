@@ -282,7 +282,7 @@ class Incoming(Link):
         """Return how many answered deliveries use up credit until their sender settles them."""
         return 0
 
-    def say_credit(self) -> None:
+    def send_credit(self) -> None:
         """Send the current credit, which the engine sends only on a change: grant one more, or take that one back.
 
         If the peer has used all, and the one more, it gets no flow: one less than none is 2**32 - 1 on the wire.

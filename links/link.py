@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator.errors import Condition, Refusal
+from coordinator.printable import printable
 from coordinator.retirement import Departure
-from links import container, engine, frames, performatives, states
+from links import container, engine, frames, states
 from links.close_reason import CloseReason
 from store.codec.encoding import DecodeError
+from store.codec.values import Described, Map
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +35,8 @@ NONE: Mapping[engine.Pointer, bytes] = MappingProxyType({})
 #: the
 #: peer sends, and name.
 Identity = tuple[str | None, str, bool, str]
+#: characters of a node property's name in an error
+_LONGEST_KEY = 100
 
 
 class Link:
@@ -110,9 +114,9 @@ class Link:
     def cut_off(self) -> None:
         """Refuse the transaction of an incomplete post, as the service ends the session (T22)."""
         if engine.link_is_receiver(self.pointer) and (current := engine.link_current(self.pointer)) != engine.NULL:
-            self._not_taken(current)
+            self._refuse_incomplete(current)
 
-    def _not_taken(self, delivery: engine.Pointer, taken: bytes = b"") -> None:
+    def _refuse_incomplete(self, delivery: engine.Pointer, taken: bytes = b"") -> None:
         """Refuse the transaction in a delivery's state, as the link does not handle the delivery: it ends for it, or
         has ended before all of it. ``taken``: the transaction that has the delivery already.
         """
@@ -123,7 +127,7 @@ class Link:
         except DecodeError:
             return
         if txn_id != taken:
-            self.connection.service.registry.not_taken(txn_id, self.connection)
+            self.connection.service.registry.refuse_incomplete(txn_id, self.connection)
 
     def _room_for_state(self, delivery: engine.Pointer, octets: int) -> bool:
         """Count the octets of a large state in the engine; False: too many, and the connection is closed."""
@@ -146,7 +150,7 @@ class Attaching(Link):
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer before there was credit"))
-        self._not_taken(delivery)
+        self._refuse_incomplete(delivery)
 
     def on_flow(self) -> None:
         pass  # the credit is read from the engine after the attach
@@ -157,7 +161,7 @@ class Attaching(Link):
 
 def copy_source(connection: Connection, pointer: engine.Pointer) -> None:
     """Copy the peer's source into our answer, also without an address: the engine treats such a source as null."""
-    source, asked = engine.link_source(pointer), connection.asked(pointer)
+    source, asked = engine.link_source(pointer), connection.hidden_fields(pointer)
     engine.terminus_copy(source, engine.link_remote_source(pointer))
     if asked is not None and asked.source:
         engine.terminus_set_type(source, engine.SOURCE)
@@ -168,17 +172,46 @@ def copy_source(connection: Connection, pointer: engine.Pointer) -> None:
 def answer_default_outcome(connection: Connection, pointer: engine.Pointer, outcome: Outcome) -> None:
     """Put the default-outcome of our source into the answer to the attach, which is not written yet."""
     properties = engine.terminus_properties(engine.link_source(pointer))
-    marked = frames.with_default_outcome(performatives.encoded(outcome), engine.encoded_short(properties) or b"")
+    marked = frames.with_default_outcome(states.encoded(outcome), engine.encoded_short(properties) or b"")
     engine.put_octets(marked, properties)
     connection.output.frames.due = True
 
 
 def copy_target(connection: Connection, pointer: engine.Pointer) -> None:
     """Copy the peer's target into our answer, also without an address."""
-    target, asked = engine.link_target(pointer), connection.asked(pointer)
+    target, asked = engine.link_target(pointer), connection.hidden_fields(pointer)
     engine.terminus_copy(target, engine.link_remote_target(pointer))
     if asked is not None and asked.target:
         engine.terminus_set_type(target, engine.TARGET)
+
+
+def check_node(asked: engine.Pointer) -> None:
+    """Check the properties that a client sets for its dynamic node (part 3, section 3.5.9). ``asked``: its terminus.
+
+    :raises Refusal: a property is unknown, or has another type.
+    """
+    name = "dynamic-node-properties"
+    found = engine.value(engine.terminus_properties(asked), name)
+    if found is not None and not isinstance(found, Map):
+        raise Refusal(Condition.INVALID_FIELD, f"{name}: a map was expected")
+    for key, wanted in found or ():
+        if key == container.LIFETIME_POLICY:
+            if (
+                not isinstance(wanted, Described)
+                or type(wanted.value) is not list
+                or wanted.descriptor not in container.LIFETIME_POLICIES
+            ):
+                raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} is a lifetime-policy, as delete-on-close")
+        elif key == "supported-dist-modes":
+            modes = wanted if type(wanted) is list else [wanted]
+            if not modes or not all(each in ("move", "copy") for each in modes):  # Proton's clients send a string
+                raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} has the symbols move and copy")
+        else:
+            raise Refusal(
+                Condition.NOT_IMPLEMENTED,
+                f"{name}: {printable(str(key), _LONGEST_KEY)} is not understood; expected lifetime-policy or "
+                "supported-dist-modes",
+            )
 
 
 def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: bool = False) -> None:
@@ -217,7 +250,7 @@ class Refused(Link):
         if engine.link_is_receiver(pointer):
             # ``delivery`` may have been answered before it was complete, and an earlier one may still be there
             while (current := engine.link_current(pointer)) != engine.NULL:
-                self._not_taken(current)
+                self._refuse_incomplete(current)
                 self._drop_octets()
                 if engine.delivery_partial(current):
                     self.connection.incomplete += not self._incomplete
@@ -232,7 +265,7 @@ class Refused(Link):
             self._room_for_state(delivery, self._channels.largest)
         taken = self.undecided.get(delivery)
         if taken is not None:
-            self._not_taken(delivery, taken)
+            self._refuse_incomplete(delivery, taken)
 
     def on_flow(self) -> None:
         pass

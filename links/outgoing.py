@@ -40,6 +40,8 @@ MOST_BACKLOG = 1 << 20
 
 
 class Delivering(Link):
+    """A link on which the service sends: it has the credit, answers a drain, and sends while the session has room."""
+
     __slots__ = ("_drains", "_owes_flow", "credit", "draining")
 
     def __init__(
@@ -125,8 +127,11 @@ class Delivering(Link):
             self.connection.starved[self] = None
             return
         self._drains = False
-        if not engine.link_drained(self.pointer) and self._owes_flow:
-            self.connection.say_state(self.pointer)
+        # A peer that lowers its credit below what is on its way leaves less than none: the engine would count that back.
+        if engine.link_credit(self.pointer) > 0:
+            engine.link_drained(self.pointer)
+        elif self._owes_flow:
+            self.connection.send_state(self.pointer)
         self._owes_flow = False
         self.connection.mark()
 
@@ -197,7 +202,7 @@ class Outgoing(Delivering):
         self._queue = queue
         self._store_prefix = connection.service.store_id.encode() + b":"
         self.presettled = engine.link_remote_snd_settle_mode(pointer) == engine.SND_SETTLED
-        asked = connection.asked(pointer)
+        asked = connection.hidden_fields(pointer)
         #: the default outcome of the source; None: it names none, and the default of T28 applies
         self.default_outcome: Outcome | None = None
         if asked is not None and asked.default_outcome is not None:
@@ -381,12 +386,12 @@ class Filters:
         return encode_map(honoured) if honoured else b""
 
 
-def any_asked(source: engine.Pointer) -> bool:
+def has_filters(source: engine.Pointer) -> bool:
     """Whether the source has filters, which take time to decode."""
     return bool(engine.data_encoded_size(engine.terminus_filter(source)))
 
 
-def asked(source: engine.Pointer, selector: Callable[[str], Selector]) -> Filters:
+def decode_filters(source: engine.Pointer, selector: Callable[[str], Selector]) -> Filters:
     """Decode the known filters of a source. ``selector`` compiles the text of one.
 
     :raises Refusal: a filter cannot be decoded, or there are two selectors.

@@ -43,8 +43,8 @@ class Output:
     """
 
     __slots__ = (
-        "_asked", "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "_unsettled",
-        "frames", "handed", "posted", "put_off", "unread", "writing",
+        "_buffers", "_connection", "_frames", "_kept", "_most_posted", "_moved", "_states", "_states_kept",
+        "_unsettled", "frames", "handed", "posted", "put_off", "unread", "writing",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -55,7 +55,7 @@ class Output:
         self.frames = SentFrames(connection.service.bounds.handle_max)
         #: functions that make frames which the engine cannot make, called once the engine has no output; by subject, so
         #: that repeated requests of a peer take no more memory
-        self._asked: dict[object, Callable[[], bytes]] = {}
+        self._frames: dict[object, Callable[[], bytes]] = {}
         #: the monotonic time at which the socket last accepted octets
         self._moved = 0.0
         #: octets of messages handed to the engine since it last had no output
@@ -126,7 +126,7 @@ class Output:
     def _go_on(self) -> None:
         connection = self._connection
         if connection.held_back and not self._above_share:
-            connection.go_on_held_back()
+            connection.feed_held_back()
 
     def hold_post(self, octets: int) -> None:
         """Count a post that waits for the store."""
@@ -183,9 +183,9 @@ class Output:
     def write(self) -> None:
         connection = self._connection
         if self.frames.due:
-            self._set_aside()
+            self._buffer_unsent()
         if self.unread and not self._write_unread():
-            self._set_aside()
+            self._buffer_unsent()
             self._wait_for_room()
             return
         transport = connection.transport
@@ -202,7 +202,7 @@ class Output:
                 if self.writing:
                     self.writing = False
                     connection.watch_socket()
-                if self._asked:
+                if self._frames:
                     self._answer()
                 return
             size = peek(transport, engine.write_buffer, min(size, room))
@@ -219,7 +219,7 @@ class Output:
             if sent < size:
                 self._moved = time.monotonic()
                 self._wait_for_room()
-                self._set_aside()
+                self._buffer_unsent()
                 return
 
     def _wait_for_room(self) -> None:
@@ -245,7 +245,7 @@ class Output:
             connection.service.loop.call_later(0, connection.resume)
         return not self.unread
 
-    def _set_aside(self) -> None:
+    def _buffer_unsent(self) -> None:
         """Move the octets that the socket does not accept out of the engine."""
         connection = self._connection
         if not connection.open:
@@ -262,33 +262,33 @@ class Output:
         # the frames are whole: all earlier octets were moved out of the engine, too
         self._add_unread(self.frames.rewrite_outgoing(bytes(taken)) if rewrites else taken)
         if size == 0:
-            self._add_asked()
+            self._add_frames()
 
     def _add_unread(self, octets: bytes | bytearray) -> None:
         self.unread += octets
         self._connection.service.memory.unread += len(octets)
 
-    def ask(self, about: object, frame: Callable[[], bytes]) -> None:
+    def add_frame(self, about: object, frame: Callable[[], bytes]) -> None:
         """Have a frame written after all output of the engine; requests with the same subject share one frame."""
-        self._asked[about] = frame
+        self._frames[about] = frame
         self._connection.mark()
 
     def _answer(self) -> None:
         """Write the requested frames, as the engine has no output and the socket has accepted all."""
-        self._add_asked()
+        self._add_frames()
         if self.unread and not self._write_unread() and self._connection.open:
             self.writing = True
             self._connection.watch_socket()
 
-    def _add_asked(self) -> None:
-        asked, self._asked = self._asked, {}
+    def _add_frames(self) -> None:
+        asked, self._frames = self._frames, {}
         self._add_unread(b"".join(frame() for frame in asked.values()))
 
     def lost(self) -> None:
         """Release all counted memory, as the connection is closed."""
         self._connection.service.memory.unread -= len(self.unread) + self._kept
         self.unread.clear()
-        self._asked.clear()
+        self._frames.clear()
         self._buffers.clear()
         self._unsettled = 0
         self._states.clear()
@@ -307,7 +307,7 @@ class TlsOutput(Output):
         if not sock.unsent or sock.flush():
             super().write()
         else:
-            self._set_aside()
+            self._buffer_unsent()
         if connection.open and sock.unsent and not self.writing:
             self.writing = True
             connection.watch_socket()

@@ -50,9 +50,7 @@ class Parked:
 
     @property
     def too_much(self) -> bool:
-        """Whether the connection is not to be read until fewer octets wait."""
-        if not self.octets:
-            return False
+        """Whether the connection, of which octets wait, is not to be read until fewer do."""
         memory = self.connection.service.memory
         return self.octets > _MOST or memory.parked > memory.most
 

@@ -8,14 +8,10 @@ is not decoded, so that a large frame costs no more than a small one.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.errors import Condition, Refusal
-from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
-from coordinator.printable import printable
-from links import container, engine, states
-from store.codec.encoding import LISTS, DecodeError, contents, decode, encode_boolean, encode_list, pairs, scalar, skip
-from store.codec.values import Described, Map, Symbol
+from store.codec.encoding import LISTS, DecodeError, contents, encode_list, pairs, scalar, skip
+from store.codec.values import Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -301,119 +297,3 @@ def _list(octets: bytes, at: int, end: int, deep: int) -> bytes:
     if each != end:
         raise DecodeError(f"the fields of the list at octet {at} do not end where it says")
     return octets[at:end] if b"".join(fields) == octets[first:end] else encode_list(fields)
-
-
-# Fields of an attach's source and target that the engine hides (part 3, section 3.5.3).
-
-_SOURCE, _TARGET = 5, 6
-_DEFAULT_OUTCOME = 8
-_FIELDS_OF_MODIFIED = 2
-_BY_CODE = {code: kind for kind, code in states.CODE.items()}
-
-
-class Termini(NamedTuple):
-    """The hidden fields of an attach. ``source`` and ``target``: whether present. ``default_outcome``: the source's, or
-    None.
-    """
-
-    source: bool
-    target: bool
-    default_outcome: Outcome | None
-
-
-def asked(attach: Performative) -> Termini:
-    """Decode the hidden fields of an attach.
-
-    :raises DecodeError: the default-outcome is not one of the four.
-    """
-    fields = attach.fields(_SOURCE, _DEFAULT_OUTCOME + 1)
-    outcome = None
-    if len(fields) > _DEFAULT_OUTCOME:
-        outcome = _outcome(attach.octets, fields[_DEFAULT_OUTCOME])
-    return Termini(attach.has(_SOURCE), attach.has(_TARGET), outcome)
-
-
-def _outcome(octets: Octets, at: int) -> Outcome | None:
-    if octets[at : at + 1] == _NULL_OCTET:
-        return None
-    kind = None
-    if octets[at : at + 1] == b"\x00":
-        code, after = scalar(octets, at + 1)
-        kind = _BY_CODE.get(code) if type(code) is int else None
-    if kind is None:
-        raise DecodeError("the default-outcome of a source is accepted, rejected, released or modified")
-    if kind is Kind.MODIFIED:
-        said = [scalar(octets, each)[0] is True for each in starts_of(octets, after, _FIELDS_OF_MODIFIED)]
-        failed, undeliverable = (*said, False, False)[:2]
-        return Outcome(kind, delivery_failed=failed, undeliverable_here=undeliverable)
-    if kind is Kind.REJECTED:
-        return Outcome(kind, error="rejected: the default-outcome of its source")
-    return ACCEPTED if kind is Kind.ACCEPTED else RELEASED
-
-
-def encoded(outcome: Outcome) -> bytes:
-    """Encode an outcome for an answer: annotations of a modified, and the error of a rejected, are omitted."""
-    fields = []
-    if outcome.kind is Kind.MODIFIED:
-        fields = [encode_boolean(outcome.delivery_failed), encode_boolean(outcome.undeliverable_here)]
-    return b"\x00\x53" + bytes((states.CODE[outcome.kind],)) + (encode_list(fields) if fields else b"\x45")
-
-
-# These functions decode values that peers send (maps, symbols) from their octets.
-#
-# Proton's own conversion to Python objects expects well-formed values: a binary as a map's key, a string that is not
-# UTF-8 or a character beyond Unicode raise exceptions of various kinds. Here each of these is a :class:`Refusal`.
-
-_LONGEST_KEY = 100
-
-
-def value(data: engine.Pointer, name: str) -> Any:
-    """Return the value of a ``pn_data_t``, decoded by :mod:`store.codec.encoding`; None if it is empty."""
-    try:
-        octets = engine.encoded(data)
-        return decode(octets)[0] if octets else None
-    except DecodeError as error:
-        raise Refusal(Condition.DECODE_ERROR, f"{name}: {error}") from None
-
-
-def symbols(data: engine.Pointer, name: str) -> list[str]:
-    """Return the symbols of a value that is one symbol or an array of symbols."""
-    found = value(data, name)
-    return [str(each) for each in (found if type(found) is list else [found]) if isinstance(each, Symbol)]
-
-
-def properties(data: engine.Pointer, name: str) -> dict[str, object]:
-    """Return the properties that the peer has set for a connection or a link."""
-    found = value(data, name)
-    if not isinstance(found, Map):
-        return {}
-    return {str(key): each for key, each in found if isinstance(key, Symbol)}
-
-
-def look_at_node(asked: engine.Pointer) -> None:
-    """Check the properties that a client sets for its dynamic node (part 3, section 3.5.9). ``asked``: its terminus.
-
-    :raises Refusal: a property is unknown, or has another type.
-    """
-    name = "dynamic-node-properties"
-    found = value(engine.terminus_properties(asked), name)
-    if found is not None and not isinstance(found, Map):
-        raise Refusal(Condition.INVALID_FIELD, f"{name}: a map was expected")
-    for key, wanted in found or ():
-        if key == container.LIFETIME_POLICY:
-            if (
-                not isinstance(wanted, Described)
-                or type(wanted.value) is not list
-                or wanted.descriptor not in container.LIFETIME_POLICIES
-            ):
-                raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} is a lifetime-policy, as delete-on-close")
-        elif key == "supported-dist-modes":
-            modes = wanted if type(wanted) is list else [wanted]
-            if not modes or not all(each in ("move", "copy") for each in modes):  # Proton's clients send a string
-                raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} has the symbols move and copy")
-        else:
-            raise Refusal(
-                Condition.NOT_IMPLEMENTED,
-                f"{name}: {printable(str(key), _LONGEST_KEY)} is not understood; expected lifetime-policy or "
-                "supported-dist-modes",
-            )

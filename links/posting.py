@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import structlog
 from proton import symbol
 
-from coordinator.address.nodes import Address, look_at_target
+from coordinator.address.nodes import Address, check_target
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from coordinator.posts import Relay
-from links import container, engine, performatives, states, steps
+from links import container, engine, states, steps
 from links.incoming import Incoming
-from links.link import Attaching, answer_terminus, copy_source
+from links.link import Attaching, answer_terminus, check_node, copy_source
 from store.codec.encoding import DecodeError
 from store.permissions import Verb
 
@@ -35,13 +35,13 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     """Attach a link for posts: find or create the address, then answer and grant credit."""
     target = engine.link_remote_target(pointer)
     service = connection.service
-    capabilities = performatives.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
+    capabilities = engine.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
     topic = not _TOPICS.isdisjoint(capabilities)
     # T23: a refused post does not make its transaction rollback-only
-    properties = performatives.properties(engine.link_remote_properties(pointer), "the properties of the attach")
+    properties = engine.properties(engine.link_remote_properties(pointer), "the properties of the attach")
     continues = properties.get(container.ON_REFUSED_POST) == "continue"
     name = engine.address_of(target)
-    outcomes = performatives.symbols(
+    outcomes = engine.symbols(
         engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
     )
     rejects = not outcomes or "amqp:rejected:list" in outcomes  # a source without a list accepts all
@@ -49,11 +49,11 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     dynamic = bool(engine.terminus_is_dynamic(target))
     attaching = Attaching(connection, pointer)
     if dynamic:
-        performatives.look_at_node(target)
+        check_node(target)
     if name is not None and not dynamic:
         connection.need(Verb.SEND, name)
         attaching.right = Verb.SEND, name
-        look_at_target(name)
+        check_target(name)
     connection.endpoints.attached(attaching)
 
     def found(address: Address | Refusal) -> None:
@@ -85,18 +85,9 @@ class Posting(Incoming):
     """
 
     __slots__ = (
-        "_awaited",
-        "_named",
-        "_partial_txn",
-        "_posts",
-        "_rejects",
-        "_sizes",
-        "_stood_still",
-        "address",
-        "continues",
-        "relay",
-        "second",
-    )
+        "_awaited", "_named", "_partial_txn", "_posts", "_rejects", "_sizes", "_stood_still", "address", "continues",
+        "relay", "second",
+    )  # fmt: skip
 
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool, rejects: bool

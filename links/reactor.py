@@ -123,6 +123,8 @@ _TICK_SECONDS = 30.0
 
 
 class Ticks:
+    """Times the connections: idle timeouts (part 2, 2.4.5), and the end of those that do not open in time."""
+
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
         #: connections by number
@@ -303,7 +305,7 @@ class Leaving:
             sock.close()
             return
         if not self._sockets:
-            self._loop.call_later(LINGER_SECONDS, self._look)
+            self._loop.call_later(LINGER_SECONDS, self._check)
         self._sockets[sock.fileno()] = sock, time.monotonic() + LINGER_SECONDS
         self._loop.watch(sock.fileno(), select.EPOLLIN, lambda _: self._read(sock))
 
@@ -327,12 +329,12 @@ class Leaving:
         self._loop.forget(sock.fileno())
         sock.close()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = time.monotonic()
         while self._sockets:
             sock, deadline = next(iter(self._sockets.values()))
             if deadline > now:
-                self._loop.call_later(deadline - now, self._look)
+                self._loop.call_later(deadline - now, self._check)
                 return
             self._close(sock)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from proton import symbol, uint
 
 from coordinator.errors import Condition, Refusal
-from links import container, engine, performatives
+from links import container, engine
 from links.close_reason import CloseReason
 from store.codec.encoding import DecodeError, decode, pairs, skip
 
@@ -47,7 +47,7 @@ def policy(connection: engine.Pointer) -> int | None:
 
     :raises Refusal: the extension has no such policy.
     """
-    desired = performatives.symbols(
+    desired = engine.symbols(
         engine.connection_remote_desired_capabilities(connection), "the desired capabilities of the open"
     )
     if container.SOLE_CONNECTION not in desired:
@@ -115,18 +115,18 @@ class Sole:
             # only if no part of a frame waits to be written, and a whole one fits
             if not connection.output.writing and not _waiting(connection.socket):
                 connection.socket.send(_EMPTY_FRAME)
-        self._look(time.monotonic())
+        self._check(time.monotonic())
 
-    def _look(self, since: float) -> None:
+    def _check(self, since: float) -> None:
         connection = self._connection
         if not connection.open:
             return
         passed = time.monotonic() - since
         if _answers(connection.socket, passed):
             self._probing = False
-            self._claim.seen()
+            self._claim.renew()
         elif passed < _ANSWER_SECONDS:
-            connection.service.loop.call_later(_LOOK_SECONDS, lambda: self._look(since))
+            connection.service.loop.call_later(_LOOK_SECONDS, lambda: self._check(since))
         else:
             connection.close(CloseReason.HOST_GONE)
 

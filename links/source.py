@@ -13,10 +13,10 @@ from coordinator.address.nodes import Address
 from coordinator.address.permissions import unauthorized
 from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
-from links import checking, engine, outgoing, performatives
-from links.browsing import Broadcasting, Browsing
-from links.consuming import Choosing, Consuming, Subscribing
-from links.link import Attaching
+from links import checking, engine, outgoing
+from links.browsing import Browsing
+from links.consuming import Broadcasting, Choosing, Consuming, Subscribing
+from links.link import Attaching, check_node
 from store.permissions import Verb
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
     name = engine.address_of(source) or ""
     if name.startswith(checking.PREFIX):
         checking.attach_checker(
-            connection, pointer, name, outgoing.asked(source, connection.service.instance.selectors.of)
+            connection, pointer, name, outgoing.decode_filters(source, connection.service.instance.selectors.of)
         )
         return
     wanted = _Wanted(connection, pointer)
@@ -63,7 +63,7 @@ class _Wanted:
         self._service = connection.service
         self._pointer = pointer
         source = engine.link_remote_source(pointer)
-        capabilities = performatives.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
+        capabilities = engine.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
         self._topic = not _TOPICS.isdisjoint(capabilities)
         self._browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
         self._dynamic = bool(engine.terminus_is_dynamic(source))
@@ -72,12 +72,12 @@ class _Wanted:
         self._broadcast = self._group_name == addresses.EVERYTHING
         self._attaching = Attaching(connection, pointer)
         if self._dynamic:
-            performatives.look_at_node(source)
+            check_node(source)
         if self._name is not None:
             self._need(Verb.BROWSE if self._browse and not self._broadcast else Verb.RECEIVE)
         if self._broadcast:
             self._group_name = None
-        self._filters = outgoing.asked(source, self._service.instance.selectors.of)
+        self._filters = outgoing.decode_filters(source, self._service.instance.selectors.of)
         self._lasting = self._name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
         self._shared, self._global = "shared" in capabilities, "global" in capabilities
         self._subscription = addresses.subscription(
@@ -104,16 +104,16 @@ class _Wanted:
         directory = self._service.directory
         self.connection.endpoints.attached(self._attaching)
         if self._dynamic:
-            self._ask(partial(directory.make_dynamic, maker=self.connection, topic=self._topic), self._found)
+            self._query(partial(directory.make_dynamic, maker=self.connection, topic=self._topic), self._found)
         elif self._name is None:
             anyones = addresses.anyones(engine.link_name(self._pointer))
             others = [anyones] if anyones not in (None, self._subscription) else []
             self._find_subscription([self._subscription, *others])
         else:
             question = partial(directory.resolve, self._name, maker=self.connection, topic=self._topic)
-            self._ask(question, self._found)
+            self._query(question, self._found)
 
-    def _ask(self, question: Callable[[Callable[[T], None]], None], answered: Callable[[T], None]) -> None:
+    def _query(self, question: Callable[[Callable[[T], None]], None], answered: Callable[[T], None]) -> None:
         self.connection.parked.ask(self._attaching, question, answered)
 
     def _refuse(self, refusal: Refusal) -> None:
@@ -136,13 +136,13 @@ class _Wanted:
                     return
                 self._attaching.right = Verb.RECEIVE, topic
                 self._subscription = name
-                self._ask(partial(self._service.directory.resolve, topic, maker=self.connection), self._found)
+                self._query(partial(self._service.directory.resolve, topic, maker=self.connection), self._found)
             elif others:
                 self._find_subscription(others)
             else:
                 self._refuse(Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {name!r}"))
 
-        self._ask(partial(self._service.subscriptions.find, name, after, self.connection.user_id), looked_up)
+        self._query(partial(self._service.subscriptions.find, name, after, self.connection.user_id), looked_up)
 
     def _found(self, address: Address | Refusal) -> None:
         if not self._attaching.open:
@@ -192,7 +192,7 @@ class _Wanted:
         if self._browse and not address.topic and not self._broadcast:  # browsing changes nothing
             source = engine.address_of(engine.link_remote_source(self._pointer)) or ""
             absent = None if self.connection.may(Verb.RECEIVE, source) else unauthorized(Verb.RECEIVE, source)
-        self._ask(partial(subscriptions.join, address, group, absent=absent, user=self.connection.user_id), joined)
+        self._query(partial(subscriptions.join, address, group, absent=absent, user=self.connection.user_id), joined)
 
     def _attach(self, address: Address, queue: Queue, group: Group | None) -> None:
         connection, pointer, asked = self.connection, self._pointer, self._filters

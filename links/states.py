@@ -1,4 +1,4 @@
-"""This module encodes and decodes transactional states (part 4, sections 4.5.5 and 4.5.8).
+"""This module encodes and decodes delivery states: transactional ones (part 4, sections 4.5.5 and 4.5.8) and outcomes.
 
 Proton 0.40 has no types for ``declared`` and ``transactional-state``: they are lists of fields in a disposition's data.
 This is the file to change once Proton has types for them.
@@ -7,25 +7,32 @@ This is the file to change once Proton has types for them.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import structlog
 
 from coordinator.errors import Refusal
 from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
 from links import engine
+from links.performatives import starts_of
 from store.codec.encoding import (
     DecodeError,
     contents,
     decode,
     encode_binary,
+    encode_boolean,
     encode_list,
     encode_map,
     encode_string,
     encode_symbol,
     pairs,
+    scalar,
     skip,
 )
 from store.codec.values import Described, Symbol
+
+if TYPE_CHECKING:
+    from store.spool import Octets
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +48,9 @@ _MODIFIED = (0x27, "amqp:modified:list")
 #: the key in an error's info that names the delivery (anonymous terminus 1.0, section 2.2)
 DELIVERY_TAG = "delivery-tag"
 _EMPTY_MAP = encode_map([])
+_NULL = b"\x40"
+#: delivery-failed and undeliverable-here
+_FIELDS_OF_MODIFIED = 2
 #: how many characters of a consumer's rejection error are kept
 _LONGEST_ERROR = 1000
 
@@ -211,3 +221,34 @@ CODE: dict[Kind, int] = {
     Kind.RELEASED: engine.RELEASED,
     Kind.MODIFIED: engine.MODIFIED,
 }
+_BY_CODE: dict[int, Kind] = {code: kind for kind, code in CODE.items()}
+
+
+def default_outcome(octets: Octets, at: int) -> Outcome | None:
+    """Decode the default-outcome of a source (part 3, section 3.5.3), the value at ``at``; None: it is null.
+
+    :raises DecodeError: it is not one of the four outcomes.
+    """
+    if octets[at : at + 1] == _NULL:
+        return None
+    kind = None
+    if octets[at : at + 1] == b"\x00":
+        code, after = scalar(octets, at + 1)
+        kind = _BY_CODE.get(code) if type(code) is int else None
+    if kind is None:
+        raise DecodeError("the default-outcome of a source is accepted, rejected, released or modified")
+    if kind is Kind.MODIFIED:
+        said = [scalar(octets, each)[0] is True for each in starts_of(octets, after, _FIELDS_OF_MODIFIED)]
+        failed, undeliverable = (*said, False, False)[:2]
+        return Outcome(kind, delivery_failed=failed, undeliverable_here=undeliverable)
+    if kind is Kind.REJECTED:
+        return Outcome(kind, error="rejected: the default-outcome of its source")
+    return ACCEPTED if kind is Kind.ACCEPTED else RELEASED
+
+
+def encoded(outcome: Outcome) -> bytes:
+    """Encode an outcome for an answer: annotations of a modified, and the error of a rejected, are omitted."""
+    fields = []
+    if outcome.kind is Kind.MODIFIED:
+        fields = [encode_boolean(outcome.delivery_failed), encode_boolean(outcome.undeliverable_here)]
+    return b"\x00\x53" + bytes((CODE[outcome.kind],)) + (encode_list(fields) if fields else b"\x45")

@@ -18,10 +18,10 @@ from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition, Refusal
 from coordinator.login.logins import offered
 from coordinator.process import certificates
-from coordinator.process.certificates import FileInvalid
 from coordinator.process.children import Handed, Supervising
 from coordinator.process.listeners import loopback
-from coordinator.process.telling import Telling
+from coordinator.process.worker_reports import Reporting
+from coordinator.secret_file import FileInvalid
 from coordinator.service import Service
 from coordinator.settings import Endpoint, Settings
 from coordinator.version import VERSION
@@ -56,10 +56,10 @@ class Starving:
     def __init__(self, reactor: Reactor, service: Service) -> None:
         self._reactor = reactor
         self._service = service
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
-        self._reactor.call_later(_LOOK_SECONDS, self._look)
+    def _check(self) -> None:
+        self._reactor.call_later(_LOOK_SECONDS, self._check)
         starved = any(each.none_left(PATIENCE_SECONDS) for each in self._service.vital_connections)
         if starved == (self._service.starved is not None):
             return
@@ -119,8 +119,8 @@ def main(handed: Handed) -> int:
     log.info("serving", instance=registration.instance_id, store=registration.store_id)
     service.instance.disk_low = handed.disk_low
 
-    def told(_: int) -> None:
-        words = supervising.hear()
+    def on_line(_: int) -> None:
+        words = supervising.receive()
         if not words:  # the supervisor has ended, and the kernel ends this process
             reactor.forget(supervising.fileno())
         for each in words:
@@ -129,10 +129,10 @@ def main(handed: Handed) -> int:
             else:
                 service.instance.disk_low = bool(each["disk_low"])
 
-    reactor.watch(supervising.fileno(), select.EPOLLIN, told)
+    reactor.watch(supervising.fileno(), select.EPOLLIN, on_line)
     Starving(reactor, service)
-    Telling(service, supervising, reactor.connections, lambda: sum(link.open for link in reactor.links.values()))
-    _say_ready(reactor, service, supervising)
+    Reporting(service, supervising, reactor.connections, lambda: sum(link.open for link in reactor.links.values()))
+    _report_ready(reactor, service, supervising)
     # Objects of the start-up stay: later full garbage collections do not scan them.
     gc.collect()
     gc.freeze()
@@ -171,12 +171,12 @@ class _Doors:
         return Connection(self._reactor, self._service, sock, mechanisms)
 
 
-def _say_ready(reactor: Reactor, service: Service, supervising: Supervising) -> None:
+def _report_ready(reactor: Reactor, service: Service, supervising: Supervising) -> None:
     """Report readiness once all database connections are up: other processes may have taken the last ones."""
     if service.connected:
-        supervising.tell(ready=True)
+        supervising.send(ready=True)
     else:
-        reactor.call_later(_READY_LOOK_SECONDS, lambda: _say_ready(reactor, service, supervising))
+        reactor.call_later(_READY_LOOK_SECONDS, lambda: _report_ready(reactor, service, supervising))
 
 
 def _raise_descriptor_limit() -> None:

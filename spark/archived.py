@@ -92,7 +92,7 @@ class Archive:
 
 
 def numbers_of(table: SourceTable, columns: Iterable[str]) -> dict[str, Column]:
-    """The numbers of UUIDs among these columns, made of the text."""
+    """Return the numbers of UUIDs among these columns, made of the text."""
     of = {name: table.words[name] for name in columns if name in table.words}
     return {name: uuid_words(f.col(uuid))[place] for name, (uuid, place) in of.items()}
 
@@ -125,7 +125,7 @@ def _deliveries(delivery: DataFrame) -> DataFrame:
 
 
 def open_archive(root: Path, snapshot: Snapshot) -> Archive:
-    """The archive at ``root``, of the store and as of the moment of ``snapshot``.
+    """Return the archive at ``root``, of the store and as of the moment of ``snapshot``.
 
     :raises store.archive.copies.ArchiveUnusable: it is another store's, or a day is missing.
     :raises spark.snapshot.StoreUnreadable: the database does not answer.
@@ -142,7 +142,7 @@ def open_archive(root: Path, snapshot: Snapshot) -> Archive:
 
 
 def _kept(connection: psycopg.Connection, table: str, days: Iterable[Manifest]) -> list[int] | list[str]:
-    """The ids of the rows that the store still has of these days: few, as retention carries no more."""
+    """Return the ids of the rows that the store still has of these days: few, as retention carries no more."""
     found = []
     for day in days:
         if day.table == table:

@@ -1,4 +1,4 @@
-"""The report's plots, each as one figure of Plotly's (JSON): its library, in the report, draws them in the browser.
+"""Make the report's plots, each as one figure of Plotly (JSON), which Plotly's library in the report draws.
 
 A figure has moments as milliseconds since 1970 (UTC), and no colours but those of what is plotted: the report puts them
 into the reader's zone and onto its own ground. With each point over time ``customdata`` has the
@@ -21,7 +21,7 @@ from spark.metrics import Metrics, Outcomes
 MOST_PANELS: Final = 6
 
 COMMITTED: Final = "#2a7f62"
-#: An ordinary outcome; red is for what has gone wrong.
+#: Colours of ordinary outcomes; red is for failures.
 ROLLED_BACK: Final = "#8a97a3"
 FAILED: Final = "#c8553d"
 UNDECIDED: Final = "#e3b23c"
@@ -43,7 +43,7 @@ class Chart:
 
 
 def _label(name: str) -> str:
-    """A name inside a plot, whose texts may have some HTML."""
+    """Escape a name in a plot, whose texts are HTML."""
     return name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -51,22 +51,23 @@ def _millis(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-#: An axis of time has room for as many.
+#: The most labels of an axis of time.
 _LEAST_POINTS: Final = 12
 
 
 def _times(moments: Sequence[datetime], width: timedelta) -> dict[str, Any]:
-    """An axis; ``moments`` are where points of ``width`` begin. Around a few points it has a margin of ours: Plotly's
-    own would be years around a single one."""
+    """Return an axis; ``moments`` are where points of ``width`` begin. Around a few points it has a margin of ours:
+    Plotly's own would be years around a single one.
+    """
     first, last = min(moments), max(moments) + width
     margin = max(width * _LEAST_POINTS - (last - first), width) / 2
-    # on a phone labels would be turned, and cut
+    # on a phone Plotly would turn the labels, and cut them
     edges = [_millis(first - margin), _millis(last + margin)]
     return {"type": "date", "range": edges, "tickangle": 0, "nticks": 5}
 
 
 def _counts(highest: int) -> dict[str, Any]:
-    """An axis of whole numbers from 0 on, with a line at or above ``highest``."""
+    """Make an axis of whole numbers from 0 on, with a line at or above ``highest``."""
     step = 1
     while highest > 5 * step:
         # 1, 2, 5, 10, 20, 50, ...
@@ -86,7 +87,7 @@ def _span(width: timedelta) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """``bars``: of each outcome its height at each moment."""
+    """Make stacked bars. ``bars``: of each outcome its height at each moment."""
 
     title: str
     moments: list[datetime]
@@ -140,7 +141,7 @@ _TICKS: Final = 40
 
 
 def _stacked(panels: Sequence[_Panel], width: timedelta) -> Figure:
-    """Panels above each other, with one axis of time."""
+    """Stack panels above each other, with one axis of time."""
     data: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     share = 1 / len(panels)
@@ -180,7 +181,7 @@ def _stacked(panels: Sequence[_Panel], width: timedelta) -> Figure:
 
 
 def outcomes_over_time(metrics: Metrics) -> Chart:
-    """What became of the halves posted, stacked, one panel an address."""
+    """Plot the outcomes of the halves posted, stacked, one panel an address."""
     panels = _panels(metrics)
     return Chart(
         title="Outcomes over time, by address",
@@ -192,7 +193,7 @@ def outcomes_over_time(metrics: Metrics) -> Chart:
     )
 
 
-#: Where the scale of durations has its lines, in seconds.
+#: The lines of the scale of durations, in seconds.
 _DURATIONS: Final = (
     (0.0001, "0.1 ms"),
     (0.001, "1 ms"),
@@ -212,7 +213,7 @@ _SHORTEST: Final = _DURATIONS[0][0]
 
 
 def duration(seconds: float) -> str:
-    """Three digits, and the unit that leaves most of them before the point."""
+    """Format a duration with three digits, in the unit that leaves most of them before the point."""
     for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
@@ -220,7 +221,7 @@ def duration(seconds: float) -> str:
 
 
 def _scale_of_durations(values: Sequence[float]) -> dict[str, Any]:
-    """A logarithmic axis, from the line below the shortest to the line above the longest, and at least two of them."""
+    """Make a logarithmic axis from the line below the shortest duration to the line above the longest."""
     lines = [line for line, _ in _DURATIONS]
     below = max([place for place, line in enumerate(lines) if line < min(values)], default=0)
     above = min([place for place, line in enumerate(lines) if line > max(values)], default=len(lines) - 1)
@@ -234,7 +235,7 @@ def _scale_of_durations(values: Sequence[float]) -> dict[str, Any]:
 
 
 def decision_latency(metrics: Metrics) -> Chart:
-    """From declare to decision: p50, p95, p99."""
+    """Plot the time from declare to decision: p50, p95, p99."""
     figure = None
     if metrics.latencies:
         data = []
@@ -270,7 +271,7 @@ def decision_latency(metrics: Metrics) -> Chart:
 
 
 def _bars(rows: Sequence[tuple[str, int]], colour: str, unit: str) -> Figure:
-    """Horizontal bars, the first on top."""
+    """Plot horizontal bars, the first on top."""
     names = [_label(name) for name, _ in rows]
     data = {
         **{"type": "bar", "orientation": "h", "y": names, "x": [value for _, value in rows]},
@@ -291,7 +292,7 @@ def _height_of_bars(rows: int) -> int:
 
 
 def undecided_by_age(metrics: Metrics) -> Chart:
-    """How old the undecided transactions are."""
+    """Plot the ages of the undecided transactions."""
     rows = metrics.undecided_by_age
     return Chart(
         title="Undecided transactions, by age",
@@ -302,12 +303,12 @@ def undecided_by_age(metrics: Metrics) -> Chart:
 
 
 def deliveries_by_attempt(metrics: Metrics) -> Chart:
-    """At which attempt deliveries ended, or are waiting."""
+    """Plot the attempt at which deliveries ended, or are waiting."""
     figure = None
     if metrics.attempts:
         places = [row[0] for row in metrics.attempts]
         most = max(max(row[1:]) for row in metrics.attempts)
-        # beside each other, not stacked: the scale may be logarithmic
+        # grouped, not stacked: the scale may be logarithmic
         data = []
         for column, (name, colour) in enumerate(
             (("accepted", COMMITTED), ("dead-lettered", FAILED), ("waiting", UNDECIDED)), start=1
@@ -347,18 +348,18 @@ def deliveries_by_attempt(metrics: Metrics) -> Chart:
     )
 
 
-#: From so many on a scale of counts is logarithmic.
+#: The count from which a scale is logarithmic.
 _LOGARITHMIC: Final = 100
 
 
 def dead_letters(metrics: Metrics) -> Chart:
-    """Dead letters by group and error, the most frequent first."""
+    """Plot dead letters by group and error, the most frequent first."""
     rows: list[tuple[str, int]] = []
     for address, group, error, count in metrics.dead_letters:
         where = readable(address, "(gone)", 28)
         where += f"::{readable(group, '(gone)', 20)}" if group else ""
         rows.append((f"{where} — {readable(error, '', 40)}", count))
-    # equal labels after shortening would fall on one bar
+    # labels that are equal after shortening would share one bar
     seen: Counter[str] = Counter()
     for place, (label, count) in enumerate(rows):
         seen[label] += 1
@@ -373,7 +374,7 @@ def dead_letters(metrics: Metrics) -> Chart:
 
 
 def charts(metrics: Metrics) -> list[Chart]:
-    """All plots of the report, in its order."""
+    """Make all plots of the report, in its order."""
     return [
         outcomes_over_time(metrics),
         decision_latency(metrics),

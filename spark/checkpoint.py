@@ -1,4 +1,4 @@
-"""The folder in which Spark notes what a stream has read: which stream it is of, and how far it is.
+"""Check and lock the folder in which Spark notes which stream it reads, and its position.
 
 The files are Spark's: ``metadata``; for each batch one in ``offsets`` before it runs, and one in ``commits`` after it.
 """
@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-#: What flock(2) says where the file system has no locks, as some of other machines.
+#: Errors of flock(2) on file systems without locks, such as some network file systems.
 _NO_LOCKS: Final = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
-#: What must be free, in octets: some batches' notes.
+#: Octets that must be free: the notes of some batches.
 _ROOM: Final = 64 << 10
 
 
 class CheckpointUnusable(Exception):
-    """The folder cannot be used; says which, and why."""
+    """The folder cannot be used; the text names it and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """``id``: None where nothing was begun; ``ended``: the last batch that ended, or -1; ``offset``: up to where the
-    last batch that began was to read.
+    """The position of a stream. ``id``: None before its first batch; ``ended``: the last batch that ended, or -1;
+    ``offset``: where the last batch that began ends.
     """
 
     id: UUID | None = None
@@ -40,10 +40,10 @@ class Checkpoint:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """A block for which no other process has ``folder``, which is made where it is missing. Of processes of another
-    machine, and where the file system has no locks, that is not known.
+    """Lock ``folder`` against other processes for a block; create it if it is missing. Nothing locks it against other
+    machines, or on file systems without locks.
 
-    :raises CheckpointUnusable: another has it, or it cannot be made or read.
+    :raises CheckpointUnusable: another process has it, or it cannot be created or read.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,17 +64,17 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """What is in ``folder``.
+    """Read the checkpoint in ``folder``.
 
     :raises CheckpointUnusable: it cannot be read or written, or has other files in it.
     """
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".coordinator-") as probe:
-            # a disk that is full takes a file, but nothing in it
+            # on a full disk a file can be created, but not written
             probe.write(bytes(_ROOM))
             probe.flush()
         if not (folder / "metadata").exists():
-            # killed before it was written, Spark leaves a part of it
+            # Spark leaves a temporary file if it is killed meanwhile
             others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
             if others:
                 raise CheckpointUnusable(f"checkpoint {folder}: it has other files, such as {others[0]}; give its own")
@@ -96,6 +96,6 @@ def _batches(folder: Path) -> list[int]:
 
 
 def _offset(file: Path) -> Mapping[str, Any]:
-    """After the version and what Spark itself notes, a line for each source; ours is the only one."""
+    """Read the third line: after the version and Spark's own notes each source has one, and there is one source."""
     offset = json.loads(file.read_text("utf-8").splitlines()[2])
     return {"system": str(offset["system"]), "database": str(offset["database"]), "xid": int(offset["xid"])}

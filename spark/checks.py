@@ -38,12 +38,12 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transaction has no decision."""
+        """Return whether the transaction has no decision."""
         return self.commits + self.rollbacks == 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class FindingBuilder:
     """Builds findings; has the moment of the snapshot, and the names of addresses and groups."""
 
     seen_at: datetime
@@ -99,7 +99,7 @@ def age(moment: datetime, seen_at: datetime) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
-def overdue(found: Transaction, look: Look) -> Finding | None:
+def overdue(found: Transaction, builder: FindingBuilder) -> Finding | None:
     """R10: the transaction is undecided, and overdue.
 
     It is a checkable one whose check, or whose decision after the timeout with no check sent, is more than
@@ -107,7 +107,7 @@ def overdue(found: Transaction, look: Look) -> Finding | None:
     """
     if not found.is_open:
         return None
-    declared = age(declared_at(found.txn_id), look.seen_at)
+    declared = age(declared_at(found.txn_id), builder.seen_at)
     resolve = f'coordinator transaction resolve {found.txn_id} --rollback --reason "overdue" (or --commit)'
     repair = f"ask the producer, then {resolve}"
     if found.listed is None:
@@ -115,24 +115,24 @@ def overdue(found: Transaction, look: Look) -> Finding | None:
             f"declared {declared} ago; {found.halves} halves are stored, there is no op, and it is not listed as"
             " undecided: no instance will decide it"
         )
-        return look.at_transaction(found, "overdue", detail, repair)
+        return builder.at_transaction(found, "overdue", detail, repair)
     listed = found.listed
     due = listed.next_check_at or (listed.timeout_at if listed.checks == 0 else None)
-    if listed.producer_group is None or due is None or due >= look.seen_at - OVERDUE_AFTER:
+    if listed.producer_group is None or due is None or due >= builder.seen_at - OVERDUE_AFTER:
         return None
     detail = (
         f"declared {declared} ago by producer group {listed.producer_group}, {listed.checks} checks sent,"
-        f" due {age(due, look.seen_at)} ago, still undecided"
+        f" due {age(due, builder.seen_at)} ago, still undecided"
     )
-    return look.at_transaction(found, "overdue", detail, repair, "warning")
+    return builder.at_transaction(found, "overdue", detail, repair, "warning")
 
 
-def double_decision(found: Transaction, look: Look) -> Finding | None:
+def double_decision(found: Transaction, builder: FindingBuilder) -> Finding | None:
     """R12: the transaction has more than one decision, which the database refuses: a person or a restore made it."""
     decisions = found.commits + found.rollbacks
     if decisions < 2:
         return None
-    return look.at_transaction(
+    return builder.at_transaction(
         found,
         "double-decision",
         f"decided {decisions} times: {found.commits} commits, {found.rollbacks} rollbacks",
@@ -143,64 +143,64 @@ def double_decision(found: Transaction, look: Look) -> Finding | None:
 _RESTORE: Final = "restore the half from a back-up or the archive; nothing can be delivered without it"
 
 
-def orphan_commit(found: Transaction, look: Look) -> Finding | None:
+def orphan_commit(found: Transaction, builder: FindingBuilder) -> Finding | None:
     """R11: the store has fewer halves than the commit counts."""
     if not found.commits or found.posted is None or found.posted <= found.halves:
         return None
-    return look.at_transaction(found, "orphan-op", _posted(found), _RESTORE)
+    return builder.at_transaction(found, "orphan-op", _posted(found), _RESTORE)
 
 
-def surplus_halves(found: Transaction, look: Look) -> Finding | None:
+def surplus_halves(found: Transaction, builder: FindingBuilder) -> Finding | None:
     """R19: the store has more halves than the commit counts."""
     if not found.commits or found.posted is None or found.posted >= found.halves:
         return None
     repair = "find out what wrote the other halves; they were delivered with the rest"
-    return look.at_transaction(found, "unbalanced", _posted(found), repair)
+    return builder.at_transaction(found, "unbalanced", _posted(found), repair)
 
 
 def _posted(found: Transaction) -> str:
     return f"its commit says {found.posted} halves were posted, the store has {found.halves}"
 
 
-def orphan_op(pair: Pair, look: Look) -> Finding | None:
+def orphan_op(pair: Pair, builder: FindingBuilder) -> Finding | None:
     """R11: an op covers a delivery whose half does not exist."""
     if pair.state is not None or not pair.ops:
         return None
     if not pair.half_id:
         detail = f"{pair.ops} ops name no half: null stands in its place; one is {pair.op_id}"
-        return look.at_pair(pair, "orphan-op", detail, "find out what wrote the op; the service writes none such")
+        return builder.at_pair(pair, "orphan-op", detail, "find out what wrote the op; the service writes none such")
     detail = f"{pair.ops} ops name half {pair.half_id}, which is nowhere; one is {pair.op_id}"
-    return look.at_pair(pair, "orphan-op", detail, _RESTORE)
+    return builder.at_pair(pair, "orphan-op", detail, _RESTORE)
 
 
-def lost_delivery(pair: Pair, look: Look) -> Finding | None:
+def lost_delivery(pair: Pair, builder: FindingBuilder) -> Finding | None:
     """R13: the half is committed, and its group, which had to receive it, has neither an entry nor a final op."""
     if not pair.expected or pair.entries or pair.finals:
         return None
     detail = f"committed, but its group has neither an entry nor a final op ({pair.ops} other ops)"
-    return look.at_pair(
+    return builder.at_pair(
         pair, "lost-delivery", detail, "give the group its entry again, so that the message is delivered"
     )
 
 
-def orphan_entry(pair: Pair, look: Look) -> Finding | None:
+def orphan_entry(pair: Pair, builder: FindingBuilder) -> Finding | None:
     """R13: an entry belongs to a removed group: no consumer can get it, and the service should have deleted it."""
-    if not pair.entries or pair.group_id in look.directory.swept_later:
+    if not pair.entries or pair.group_id in builder.directory.swept_later:
         return None
     detail = f"its consumer group (number {pair.group_id}) is gone, and its entry is still there"
     repair = "see that the service runs: its maintenance drops such entries, with an op"
-    return look.at_pair(pair, "orphan-entry", detail, repair)
+    return builder.at_pair(pair, "orphan-entry", detail, repair)
 
 
-def phantom_delivery(pair: Pair, look: Look) -> Finding | None:
+def phantom_delivery(pair: Pair, builder: FindingBuilder) -> Finding | None:
     """R14: a half that is not committed has an entry or an op of a delivery; or an entry's half does not exist."""
     known = pair.entries if pair.state is None else pair.entries + pair.ops
     if pair.state == "committed" or not known:
         return None
     state = pair.state or "nowhere"
     if state == "open":
-        state = "undecided" if pair.txn_id in look.directory.open_transactions else "unknown"
-    return look.at_pair(
+        state = "undecided" if pair.txn_id in builder.directory.open_transactions else "unknown"
+    return builder.at_pair(
         pair,
         "phantom-delivery",
         f"its half is {state}, yet there are {pair.entries} entries and {pair.ops} ops of deliveries",
@@ -210,7 +210,7 @@ def phantom_delivery(pair: Pair, look: Look) -> Finding | None:
     )
 
 
-def double_delivery(pair: Pair, look: Look) -> Finding | None:
+def double_delivery(pair: Pair, builder: FindingBuilder) -> Finding | None:
     """R15: the pair has two final ops; or one, and an entry that will deliver the half again."""
     if pair.state is None or not (pair.finals > 1 or (pair.finals and pair.entries)):
         return None
@@ -223,16 +223,16 @@ def double_delivery(pair: Pair, look: Look) -> Finding | None:
         if pair.entries
         else "tell the owner of the group: it may have worked on this message twice"
     )
-    return look.at_pair(pair, "double-delivery", detail, repair)
+    return builder.at_pair(pair, "double-delivery", detail, repair)
 
 
-def stuck_delivery(pair: Pair, look: Look) -> Finding | None:
+def stuck_delivery(pair: Pair, builder: FindingBuilder) -> Finding | None:
     """R16: an instance that has ended leases the entry: no consumer gets it before it is released."""
     if not pair.left:
         return None
     detail = f"leased by instance {pair.left}, which has ended or was never there: no other instance delivers it"
     repair = "coordinator repair releases it, as a restart of the service does"
-    return look.at_pair(pair, "stuck-delivery", detail, repair)
+    return builder.at_pair(pair, "stuck-delivery", detail, repair)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,11 +249,11 @@ class Waiting:
     yields: bool
 
 
-def passed_over(found: Waiting, look: Look) -> Finding:
+def passed_over(found: Waiting, builder: FindingBuilder) -> Finding:
     """R16: the delivery is available for long, while its group's consumers get messages that were posted later.
 
     It is only a note if the priority is not the reason: a selector may exclude the message."""
-    waits = age(moment_of_micros(found.since), look.seen_at)
+    waits = age(moment_of_micros(found.since), builder.seen_at)
     urgent = "see whether more urgent messages come without end: its priority is low"
     left_out = "see whether a selector of its consumers is to leave it out: as none of them takes it, one does"
     return Finding(
@@ -261,15 +261,15 @@ def passed_over(found: Waiting, look: Look) -> Finding:
         severity="warning" if found.yields else "note",
         txn_id=found.txn_id,
         half_id=found.half_id,
-        address=look.name(found.address_id),
-        consumer_group=look.directory.groups.get(found.group_id),
-        seen_at=look.seen_at,
+        address=builder.name(found.address_id),
+        consumer_group=builder.directory.groups.get(found.group_id),
+        seen_at=builder.seen_at,
         detail=f"available for {waits}; its group had messages that were posted later",
         suggested_repair=urgent if found.yields else left_out,
     )
 
 
-def order(pair: Pair, look: Look) -> Finding | None:
+def order(pair: Pair, builder: FindingBuilder) -> Finding | None:
     """R18: an op of a delivery is older than the commit of its half."""
     if pair.first_op_at is None or pair.sent_at is None:
         return None
@@ -281,7 +281,7 @@ def order(pair: Pair, look: Look) -> Finding | None:
         f" ({sent:%Y-%m-%d %H:%M:%S} UTC)"
     )
     repair = "see whether the database's clock was set back; where not, tell the group's owner that it came too early"
-    return look.at_pair(pair, "order", detail, repair, "warning")
+    return builder.at_pair(pair, "order", detail, repair, "warning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +298,7 @@ class Burials:
     letter_id: int | None
 
 
-def dead_letter_mismatch(found: Burials, look: Look) -> Finding:
+def dead_letter_mismatch(found: Burials, builder: FindingBuilder) -> Finding:
     """R17: an op ``dead-letter`` has no letter; or a dead letter has no op, as a client may have posted it there."""
     counted = (
         f"{moment_of_micros(found.at):%Y-%m-%d %H:%M:%S.%f} UTC: {found.ops} ops dead-letter, {found.letters} letters"
@@ -309,8 +309,8 @@ def dead_letter_mismatch(found: Burials, look: Look) -> Finding:
         kind="dead-letter-mismatch",
         severity="error" if lost else "note",
         half_id=half_id,
-        consumer_group=None if found.group_id is None else look.directory.groups.get(found.group_id),
-        seen_at=look.seen_at,
+        consumer_group=None if found.group_id is None else builder.directory.groups.get(found.group_id),
+        seen_at=builder.seen_at,
         detail=f"{counted}; one {'op is of' if lost else 'letter is'} half {half_id}",
         suggested_repair="coordinator repair replays it to its group: the message itself is the half that the op names"
         if lost
@@ -318,7 +318,7 @@ def dead_letter_mismatch(found: Burials, look: Look) -> Finding:
     )
 
 
-def unbalanced(balance: Mapping[AddressHour, Mapping[str, int]], look: Look) -> Iterator[Finding]:
+def unbalanced(balance: Mapping[AddressHour, Mapping[str, int]], builder: FindingBuilder) -> Iterator[Finding]:
     """R19: the sums of an address and hour do not balance.
 
     Posted must be committed + rolled back + undecided, and expected deliveries those accounted for."""
@@ -330,21 +330,21 @@ def unbalanced(balance: Mapping[AddressHour, Mapping[str, int]], look: Look) -> 
                 f"{at:%Y-%m-%d %H:00} UTC: posted {sums['posted']}, but {sums['committed']} committed"
                 f" + {sums['rolled_back']} rolled back + {sums['undecided']} undecided"
             )
-            yield look.at_address(address_id, "unbalanced", detail, repair)
+            yield builder.at_address(address_id, "unbalanced", detail, repair)
         # a removed address has no groups and entries any more: only its halves can be counted
         if sums["expected"] != sum(sums[kind] for kind in ACCOUNTED):
             parts = " + ".join(f"{sums[kind]} {kind.replace('_', '-')}" for kind in ACCOUNTED)
             detail = f"{at:%Y-%m-%d %H:00} UTC: committed x groups = {sums['expected']}, accounted for {parts}"
-            yield look.at_address(address_id, "unbalanced", detail, repair)
+            yield builder.at_address(address_id, "unbalanced", detail, repair)
 
 
-OF_TRANSACTIONS: Final[tuple[Callable[[Transaction, Look], Finding | None], ...]] = (
+OF_TRANSACTIONS: Final[tuple[Callable[[Transaction, FindingBuilder], Finding | None], ...]] = (
     overdue,
     double_decision,
     orphan_commit,
     surplus_halves,
 )
-OF_PAIRS: Final[tuple[Callable[[Pair, Look], Finding | None], ...]] = (
+OF_PAIRS: Final[tuple[Callable[[Pair, FindingBuilder], Finding | None], ...]] = (
     orphan_op,
     lost_delivery,
     orphan_entry,
@@ -355,11 +355,11 @@ OF_PAIRS: Final[tuple[Callable[[Pair, Look], Finding | None], ...]] = (
 )
 
 
-def check_transaction(found: Transaction, look: Look) -> Iterator[Finding]:
+def check_transaction(found: Transaction, builder: FindingBuilder) -> Iterator[Finding]:
     """Run all checks on a transaction of the period; yields the findings."""
-    return filter(None, (check(found, look) for check in OF_TRANSACTIONS))
+    return filter(None, (check(found, builder) for check in OF_TRANSACTIONS))
 
 
-def check_pair(pair: Pair, look: Look) -> Iterator[Finding]:
+def check_pair(pair: Pair, builder: FindingBuilder) -> Iterator[Finding]:
     """Run all checks on a pair of the period; yields the findings."""
-    return filter(None, (check(pair, look) for check in OF_PAIRS))
+    return filter(None, (check(pair, builder) for check in OF_PAIRS))

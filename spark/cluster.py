@@ -1,6 +1,6 @@
-"""A cluster on which tasks run: this package is sent there, and what runs it there is looked at before any work.
+"""Send our packages to a cluster, and check its executors before and during the work.
 
-The tasks import this module to be looked at: it imports nothing at its top that a cluster's Python may not have.
+Tasks import this module for the check: at its top it imports nothing that a cluster's Python may lack.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import pyspark
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-#: What is sent; the packages that these import have to be there.
+#: The packages that are sent; their dependencies must be installed there.
 PACKAGES: Final = ("coordinator", "spark", "store")
-#: How long an executor may take to come.
+#: How long the first executor may take to register.
 _EXECUTOR_SECONDS: Final = 90.0
 _LOOK_SECONDS: Final = 0.2
-#: How long work waits for an executor where all that there were are lost.
+#: How long work waits for an executor after all were lost.
 _REPLACED_SECONDS: Final = 90.0
 _GUARD_SECONDS: Final = 1.0
 
 
 class ClusterUnusable(Exception):
-    """The executors cannot work for this run; says why."""
+    """The executors cannot work for this run; the text has the reason."""
 
 
 class Place(NamedTuple):
-    """What runs tasks on a host. ``package``: where this module was imported from; ``wrong``: why it cannot work."""
+    """An executor. ``package``: the path of its copy of this module; ``wrong``: why it cannot work, or None."""
 
     host: str
     python: str
@@ -46,8 +46,8 @@ class Place(NamedTuple):
 
 
 def send_package(spark: SparkSession, folder: Path) -> str:
-    """Send our packages to all executors, from a file in ``folder``, which must stay as long as the session. The name
-    of that file, which tells their content."""
+    """Send our packages to all executors as a file in ``folder``, which must exist as long as the session. Return the
+    file's name, which contains a digest of them."""
     root = Path(__file__).resolve().parent.parent
     files = sorted(path for name in PACKAGES for path in (root / name).rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
@@ -60,22 +60,22 @@ def send_package(spark: SparkSession, folder: Path) -> str:
 
 
 def check_executors(spark: SparkSession, sent: str, credentials: Path | None) -> None:
-    """See that executors come, that they run what was ``sent``, and that they reach the database.
+    """Check that an executor registers, that all run the packages ``sent``, and that they reach the database.
 
-    :raises ClusterUnusable: what is wrong, and where.
+    :raises ClusterUnusable: the text names the executor and the reason.
     """
     _wait_for_executor(spark)
     context = spark.sparkContext
     tasks = max(2, context.defaultParallelism)
-    look = partial(_look, None if credentials is None else str(credentials))
-    places = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(look).collect()), key=repr)
+    environment = partial(_environment, None if credentials is None else str(credentials))
+    places = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(environment).collect()), key=repr)
     said = disagreement(platform.python_version(), pyspark.__version__, sent, places)
     if said is not None:
         raise ClusterUnusable(said)
 
 
 def disagreement(python: str, pyspark_version: str, sent: str, places: Sequence[Place]) -> str | None:
-    """Why these cannot work for a driver of these versions."""
+    """Return why an executor cannot work for a driver of these versions; None: all can."""
     for place in places:
         there = f"the executor on {place.host}"
         if place.python.split(".")[:2] != python.split(".")[:2]:
@@ -89,8 +89,8 @@ def disagreement(python: str, pyspark_version: str, sent: str, places: Sequence[
     return None
 
 
-def _look(credentials: str | None, _: Iterable[int]) -> Iterator[Place]:
-    """In a task: what it runs in."""
+def _environment(credentials: str | None, _: Iterable[int]) -> Iterator[Place]:
+    """Describe the executor, in a task."""
     yield Place(
         host=socket.gethostname(),
         python=platform.python_version(),
@@ -102,7 +102,7 @@ def _look(credentials: str | None, _: Iterable[int]) -> Iterator[Place]:
 
 def _wrong(credentials: str | None) -> str | None:
     try:
-        import spark.messages  # noqa: F401 - what reads messages has to be there, too
+        import spark.messages  # noqa: F401 - its dependencies are checked, too
         from spark.source import HalfOpReader, ReadOptions
 
         options = {"table": "address", "columns": "id"}
@@ -117,7 +117,7 @@ def _wrong(credentials: str | None) -> str | None:
 
 
 def _wait_for_executor(spark: SparkSession) -> None:
-    """A session begins without any; Spark would wait for ever."""
+    """Wait a limited time: a session begins without executors, and Spark itself would wait for ever."""
     context = spark.sparkContext
     limit = time.monotonic() + _EXECUTOR_SECONDS
     while not _has_executors(spark):
@@ -135,10 +135,10 @@ def _has_executors(spark: SparkSession) -> bool:
 
 @contextmanager
 def guarded(spark: SparkSession) -> Iterator[None]:
-    """End the work of the block where all executors are lost and none replaces them, as when the master has died, too:
-    Spark would wait for ever.
+    """Stop the work of the block when all executors are lost and none replaces them, as after the master died: Spark
+    itself would wait for ever.
 
-    :raises ClusterUnusable: it was so.
+    :raises ClusterUnusable: they were lost.
     """
     master = str(spark.sparkContext.master)
     if master.startswith("local"):

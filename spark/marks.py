@@ -5,7 +5,7 @@ op ``replay``, of a group that was moved back, takes an end back: its mark is th
 that was delivered again is in order as if its first delivery had not happened, and one that was delivered twice is not.
 
 The sum of a pair's marks determines whether it is *in order*: expected once, and ended or waiting once. Then, and only
-then, the sum also determines how. Every other pair is examined with one column a fact (:func:`spark.ledger.looked_at`).
+then, the sum also determines how. Every other pair is examined with one column a fact (:func:`spark.ledger.facts_of`).
 
 ========  ==================================================
 bits      what is counted

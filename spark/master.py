@@ -1,4 +1,4 @@
-"""Spark's master: whether it is there, and whether its executors can reach the store."""
+"""Check that Spark's master answers, and that its executors can reach the store."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import socket
 from pathlib import Path
 from typing import Final
 
-#: Where tasks find the database's URL that are given no file with it.
+#: The variable in which tasks find the database's URL if they get no file with it.
 DATABASE_VARIABLE: Final = "COORDINATOR_DATABASE_URL"
 _SECONDS: Final = 10.0
 
 
 class MasterUnusable(Exception):
-    """Spark's master is not there, or not for this store; says why."""
+    """Spark's master does not answer, or cannot serve this store; the text has the reason."""
 
 
 def check_master(master: str, url: str, credentials: Path | None = None) -> None:
-    """See that Spark's master is there, and that its executors can reach the store at ``url``, which they read from
-    ``credentials``, if it is given.
+    """Check Spark's master, and that executors can reach the store at ``url``, which they read from ``credentials``.
 
-    :raises MasterUnusable: what is wrong. Spark itself would try for a minute, and end with a Java trace.
+    :raises MasterUnusable: Spark itself would try for a minute, and end with a Java trace.
     """
     if master.startswith("local"):
         return
-    # tasks import this module for a name alone
+    # imported here, as tasks import this module only for a name
     from psycopg import conninfo
 
     host = conninfo.conninfo_to_dict(url).get("host")

@@ -237,7 +237,7 @@ _TEXTS: Final[dict[int, Callable[[bytes], str]]] = {
 
 
 def _read_json(octets: bytes) -> object:
-    """The document, its fractions as they are written; or why it is none."""
+    """Return the document, its fractions as they are written; or why it is none."""
     try:
         return from_json(
             octets.removeprefix(_BYTE_ORDER_MARK),
@@ -266,7 +266,7 @@ _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
 def selector(source: str) -> Selector:
-    """What ``source`` picks from a message: ``message-id``, ``property:NAME``, or ``body:PATH`` with a path like
+    """Return what ``source`` picks from a message: ``message-id``, ``property:NAME``, or ``body:PATH`` with a path like
     ``$.order.lines[0].sku``. It raises :class:`DecodeError`.
 
     The body is an AMQP value, or JSON in data sections or in a string. What is not there is ``None``.

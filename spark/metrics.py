@@ -30,8 +30,6 @@ AGES: Final = (
     (86400, "to 1 day"),
 )
 OLDEST_AGE: Final = "over 1 day"
-#: The most kinds of dead letters shown, the most frequent first.
-MOST_ERRORS: Final = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +200,9 @@ def _latencies(decisions: Decisions, width: timedelta) -> list[Latency]:
 
 
 def percentile(steps: Counter[int], share: float) -> float:
-    """The seconds (to 2 percent) that ``share`` of the counted took at most; ``steps`` as :mod:`spark.sums` has
-    them."""
+    """Return the seconds (to 2 percent) that ``share`` of the counted took at most; ``steps`` as :mod:`spark.sums` has
+    them.
+    """
     wanted = math.ceil(share * steps.total())
     for step in sorted(steps):
         wanted -= steps[step]

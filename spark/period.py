@@ -69,7 +69,7 @@ class Period:
 
     @property
     def is_all(self) -> bool:
-        """Whether the period is all time."""
+        """Return whether the period is all time."""
         return self.since == BEGINNING and self.until == END
 
     def judged(self, half_id: str) -> str:
@@ -81,7 +81,7 @@ class Period:
         return f"({half_id} >= {id_at(self.since)} and {half_id} < {id_at(self.until)})"
 
     def declares(self, txn_id: str) -> bool:
-        """Whether the transaction belongs to the period."""
+        """Return whether the transaction belongs to the period."""
         return uuid_at(self.since) <= txn_id < uuid_at(self.until)
 
     def declared_high(self, column: str) -> str:

@@ -29,7 +29,7 @@ from store.ids import id_at
 
 
 def by_txn_alone(book: Description) -> bool:
-    """Whether the book needs no content of messages: its key is the txn-id, and it compares no values."""
+    """Return whether the book needs no content of messages: its key is the txn-id, and it compares no values."""
     return book.by_txn_id and not book.equal
 
 
@@ -127,7 +127,7 @@ class Picking:
     steps: Steps
 
     def of(self, book: Book) -> Messages:
-        """What the messages of the book's addresses, or groups, say."""
+        """Return what the messages of the book's addresses, or groups, say."""
         about, seen_at = book.description, self.store.snapshot.taken_at
         if isinstance(about, ConsumerBookDescription):
             if all(group.name != about.group for group in self.directory.named_groups):
@@ -142,8 +142,9 @@ class Picking:
         return Messages(book=book, groups=None, picked=self._picked(self.store, about, known))
 
     def of_consumers(self, book: Book, begins: Mapping[str, datetime | None]) -> Messages:
-        """What the messages say that came to these groups: of the period, and older ones where a row is about none of
-        these."""
+        """Return what the messages say that came to these groups: of the period, and older ones where a row is about
+        none of these.
+        """
         store, about = self.store, book.description
         addresses = sorted({group.address_id for group in self.directory.named_groups if group.name in begins})
         groups = groups_named(store.spark, self.directory, begins)
@@ -155,7 +156,7 @@ class Picking:
         return Messages(book=book, groups=groups, picked=picked)
 
     def _picked(self, store: Store, about: Description, addresses: list[int], only: Column | None = None) -> DataFrame:
-        """What the messages of these addresses say: read and kept, unless no message has to be read for it."""
+        """Return what the messages of these addresses say: read and kept, unless no message has to be read for it."""
         of_these = f.col("address_id").isin(addresses)
         if by_txn_alone(about):
             return pick(about, self.halves.where(of_these))

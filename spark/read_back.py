@@ -1,4 +1,4 @@
-"""A report of a reconciliation read back from its folder: which run it is, and its findings."""
+"""Read a reconciliation's report from its folder: the run, and its findings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-#: The format of ``summary.json`` that this reads (:func:`spark.report.summary`).
+#: The format of ``summary.json`` (:func:`spark.report.summary`).
 FORMAT: Final = 1
-#: of ``findings.parquet``
+#: The columns of ``findings.parquet``.
 SCHEMA: Final = pa.schema(
     [
         ("kind", pa.string()),
@@ -31,17 +31,17 @@ SCHEMA: Final = pa.schema(
 )
 _TEXTS: Final = ("kind", "severity", "txn_id", "address", "consumer_group", "detail", "suggested_repair")
 _COLUMNS: Final = {name: SCHEMA.field(name).type for name in (*_TEXTS, "half_id")}
-#: of a finding, always there
+#: Columns without nulls.
 _ALWAYS: Final = ("kind", "severity", "suggested_repair")
 
 
 class ReportUnusable(Exception):
-    """The folder has no whole report; says which file and why."""
+    """The folder has no complete report; the text names the file and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """``store_id``: of the store that was read, ``seen_at``: as of when; it names the run."""
+    """A complete report. ``store_id``: the store that was read; ``seen_at``: its snapshot's moment, which names it."""
 
     folder: Path
     store_id: str
@@ -49,7 +49,7 @@ class Report:
     total: int
 
     def findings(self) -> Iterator[dict[str, Any]]:
-        """Each with the columns of ``findings.parquet`` that say what it is about and what to do.
+        """Yield the findings, each with the columns that repairs need.
 
         :raises ReportUnusable: a part of the file cannot be read.
         """
@@ -59,14 +59,14 @@ class Report:
                 for batch in file.iter_batches(columns=list(_COLUMNS)):
                     for finding in batch.to_pylist():
                         row += 1
-                        _look(finding, f"{path}: row {row}")
+                        _check(finding, f"{path}: row {row}")
                         yield finding
         except (OSError, pa.ArrowException) as error:
             raise ReportUnusable(f"{path}: it cannot be read to its end: {str(error).splitlines()[0]}") from None
 
 
-def _look(finding: dict[str, Any], where: str) -> None:
-    """:raises ReportUnusable: it is not what the report writes; a text with a NUL is none that a database has."""
+def _check(finding: dict[str, Any], where: str) -> None:
+    """:raises ReportUnusable: the report writes no such finding; no text of a database has a NUL."""
     for name in _TEXTS:
         if finding[name] is None and name in _ALWAYS:
             raise ReportUnusable(f"{where}: it has no {name}")
@@ -75,7 +75,7 @@ def _look(finding: dict[str, Any], where: str) -> None:
 
 
 def read_report(folder: Path) -> Report:
-    """The report in ``folder``. ``summary.json`` is written last: where it is there, the run is whole.
+    """Read the report in ``folder``. The run is complete if ``summary.json`` exists, as that is written last.
 
     :raises ReportUnusable: a file is missing, cannot be read, or is not of the same run.
     """

@@ -66,7 +66,7 @@ class Store:
 
     @property
     def small(self) -> bool:
-        """Whether the driver reads the store itself, which takes less time than starting tasks."""
+        """Return whether the driver reads the store itself, which takes less time than starting tasks."""
         return self.bytes <= SMALL_BYTES
 
     def table(self, name: str, columns: str) -> tuple[DataFrame, int | None]:

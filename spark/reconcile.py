@@ -1,4 +1,4 @@
-"""One run: read everything as of one snapshot, survey it, compare it with the books, write what was found."""
+"""Run a reconciliation: read all tables as of one snapshot, survey them, compare the books, write the findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark import ledger
 from spark.archived import open_archive, with_archive
-from spark.books.consumption import consumer_findings, taken
+from spark.books.consumption import consumer_findings, fates
 from spark.books.description import Description
 from spark.books.inbox import Inbox, open_inbox
 from spark.books.keys import keyed
@@ -42,7 +42,7 @@ from spark.snapshot import SMALL_BYTES, Snapshot, exported_snapshot, read_error,
 from spark.source import HalfOpSource
 from spark.survey import Survey, Tables
 
-#: What is read of each large table; messages are read for the books alone.
+#: The columns of each large table that are read; messages are read for books only.
 _COLUMNS: Final = {
     "op": "id_high,id_low,decision,reason,posted,half_ids,group_ids,decided_at",
     "entry": "group_id,id,half_id,lease,failures,priority,acquired,message_group,available_at,failed",
@@ -50,13 +50,13 @@ _COLUMNS: Final = {
 }
 #: Of the store's large tables as PostgreSQL has them; a task aggregates and joins so much in some hundred megabytes.
 _BYTES_PER_TASK: Final = 48 * 1024 * 1024
-#: Of a book, whose rows are compared as the store's halves are.
+#: The same of a book, whose rows are compared like halves.
 _BYTES_PER_ROW: Final = 200
 
-#: A file of the archive takes so many times its size as a table.
+#: The size of a table by that of its file in the archive.
 _UNPACKED: Final = 4
 
-#: How far around the period a book's messages are looked for, where its grace is shorter.
+#: The least time around the period in which a book's messages are read; a longer grace of the book replaces it.
 _LEAST_REACH: Final = timedelta(hours=1)
 
 #: Stages of a run without books; each book adds two.
@@ -115,7 +115,7 @@ def reconcile(
 
 
 def report(run: Run, out: Path, fail_on: str, steps: Steps) -> None:
-    """Write what a run has found, beside its findings; no Spark is needed for it.
+    """Write the summary and the report beside the findings; needs no Spark.
 
     :raises spark.output.OutputUnusable: the output folder cannot be written any more; it has no ``summary.json`` then.
     """
@@ -143,7 +143,7 @@ class _Read:
 
 
 class _Comparison:
-    """The survey of a store and its books. ``metrics`` and ``totals`` are there after the last finding."""
+    """The survey of a store and its books. ``metrics`` and ``totals`` are set after the last finding."""
 
     metrics: Metrics
 
@@ -177,18 +177,18 @@ class _Comparison:
             yield from read.inbox.unknown_consumers(read.snapshot.taken_at)
 
     def _consumed(self, each: Messages) -> tuple[int, DataFrame]:
-        """How many messages are compared with a consumer's book, and the findings."""
+        """Return how many messages are compared with a consumer's book, and the findings."""
         read, tables = self._read, self._read.tables
         assert each.groups is not None
         stated = ledger.with_txn_id(tables.stated)
-        messages = near(taken(each.picked, each.groups, stated=stated, op=tables.op, entry=tables.entry), self._keep)
+        messages = near(fates(each.picked, each.groups, stated=stated, op=tables.op, entry=tables.entry), self._keep)
         complete = read.snapshot.kept_since is None
         taken_at, groups = read.snapshot.taken_at, each.groups
         found = consumer_findings(each.book, messages, read.period, taken_at, groups=groups, complete=complete)
         return messages.where("consumed and judged").count(), found
 
     def _posted(self, each: Messages) -> tuple[int, int, DataFrame]:
-        """The same of a producer's book; and, between them, about how many these are."""
+        """Return the number of messages of a producer's book, about how many findings there are, and the findings."""
         read, directory = self._read, self._read.tables.directory
         whole = Production(
             book=each.book,
@@ -213,7 +213,7 @@ class _Comparison:
 
 
 def _fit(spark: SparkSession, size: int, *, small: bool) -> None:
-    """Choose plans for ``size`` octets: what is small takes its time for planning, compiling and starting tasks."""
+    """Choose plans for ``size`` octets: small data takes most of its time for planning and starting tasks."""
     partitions = 1 if small else max(spark.sparkContext.defaultParallelism, size // _BYTES_PER_TASK)
     settings = {
         "spark.sql.shuffle.partitions": str(partitions),
@@ -226,7 +226,7 @@ def _fit(spark: SparkSession, size: int, *, small: bool) -> None:
 
 
 def _keep_book(book: Book, keep: Keep, steps: Steps) -> Book:
-    """The book's rows read whole, so that what cannot be read stops the run before any other work (R25)."""
+    """Read all rows of the book, so that an unreadable one stops the run before any other work (R25)."""
     steps.stage(f"reading book {book.name}")
     try:
         rows = keep(book.rows)
@@ -249,8 +249,8 @@ def _read(
     credentials: Path | None,
     began: float,
 ) -> _Read:
-    """All tables, and of each book what its messages say; read and kept, and the snapshot given back. ``root``: of the
-    archive. ``began``: when the first book was opened, by the monotonic clock.
+    """Return all tables, and of each book what its messages say; read and kept, and the snapshot given back. ``root``:
+    of the archive. ``began``: when the first book was opened, by the monotonic clock.
     """
     with ExitStack() as stack:
         credentials = stack.enter_context(credentials_of_tasks(spark, url, credentials))
@@ -300,8 +300,9 @@ def _read(
 def _reading_tables(
     store: Store, keep: Keep, steps: Steps, before: int
 ) -> Iterator[tuple[dict[str, DataFrame], dict[str, int]]]:
-    """The large tables, which are read during the block, so that plans for them are made meanwhile; after it, how many
-    rows each has. ``before``: rows that were read before them."""
+    """Yield the large tables, which are read during the block, so that plans for them are made meanwhile; after it, how
+    many rows each has. ``before``: rows that were read before them.
+    """
     frames: dict[str, DataFrame] = {}
     counts: dict[str, int] = {}
     if not store.small:

@@ -30,11 +30,11 @@ from spark.master import MasterUnusable
 
 _DYING_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 0.02
-#: Of what Java says of its end, and Spark of an error.
+#: The most characters of Java's last words, and of Spark's error, in a message.
 _MOST_SAID: Final = 1_000
-#: What Spark logs then; the error is of whatever used its context at that moment.
+#: Spark logs this when Java is full; the error itself is raised by whatever used the context then.
 _GIVEN_UP: Final = b"All masters are unresponsive! Giving up."
-#: What is to be said of a Java that could say nothing.
+#: The reason if Java ended without a message.
 _KILLED: Final = (
     "it was killed (SIGKILL), as the system does where the memory of the machine, or of the container, is used up: give"
     " that more, or Spark less (--memory)"
@@ -46,13 +46,13 @@ _STACK: Final = re.compile(
 
 
 class SparkFailed(Exception):
-    """Spark, or its Java, cannot start or go on; says why in a line."""
+    """Spark, or its Java, cannot start or continue; the text is one line."""
 
 
 def open_session(
     master: str = "local[*]", *, memory: str = "2g", brief: bool = False, settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """A session; 3 to 5 s the first time, and there is no other in a process.
+    """Return a session; 3 to 5 s the first time, and there is no other in a process.
 
     ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``brief``: it will work for so short
     (:data:`spark.snapshot.BRIEF_BYTES`) that Java's second compiler and parallel collector do not pay; ``settings``
@@ -67,7 +67,7 @@ def open_session(
 def _session(java: Java) -> SparkSession:
     _quiet()
     with warnings.catch_warnings():
-        # PySpark warns of its own next releases: our users can do nothing about that
+        # PySpark warns of changes in its next releases, which users cannot act on
         warnings.simplefilter("ignore", category=FutureWarning)
         warnings.simplefilter("ignore", category=DeprecationWarning)
         SparkContext._ensure_initialized(gateway=_gateway(java))
@@ -79,7 +79,7 @@ def _session(java: Java) -> SparkSession:
 
 
 def _log_in() -> None:
-    """Hadoop does not let a user in who is a number without a name, and takes part in each look at a file."""
+    """Name the user for Hadoop, which reads all files and refuses a user id without a name."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
@@ -88,7 +88,7 @@ def _log_in() -> None:
 
 
 def _gateway(java: Java) -> JavaGateway:
-    """Wait until Java listens, and connect."""
+    """Connect to Java, once it listens."""
     while not java.place.exists():
         if java.process.poll() is not None:
             raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
@@ -109,8 +109,8 @@ def _gateway(java: Java) -> JavaGateway:
 
 @contextmanager
 def running_session(running: Running, credentials: Path | None = None) -> Iterator[SparkSession]:
-    """The session on this Java, which begins to end after the block if all went well. On a cluster the tasks run this
-    package, which is sent there; ``credentials``: see :func:`spark.master.check_master`.
+    """Yield the session on this Java, which begins to end after the block if all went well. On a cluster the tasks run
+    this package, which is sent there; ``credentials``: see :func:`spark.master.check_master`.
 
     :raises MasterUnusable: what listens there takes no application.
     :raises spark.cluster.ClusterUnusable: its executors cannot work for us.
@@ -121,7 +121,7 @@ def running_session(running: Running, credentials: Path | None = None) -> Iterat
         running.starting.close()
         # PySpark has set a handler of its own
         running.stopping.install()
-        # it prints a stack when Java ends: we say so
+        # it prints a stack when Java ends
         session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         if not running.master.startswith("local"):
             check_executors(session, send_package(session, running.folder), credentials)
@@ -132,7 +132,7 @@ def running_session(running: Running, credentials: Path | None = None) -> Iterat
         running.java.process.terminate()
     except Exception as error:
         if running.stopping.stopped:
-            # what waited for Java says that it is gone
+            # the calls that waited for Java fail
             raise KeyboardInterrupt from None
         if isinstance(error, PySparkException | Py4JError | ConnectionError):
             running.told.seek(0)
@@ -147,10 +147,10 @@ def running_session(running: Running, credentials: Path | None = None) -> Iterat
 
 
 def _failure(error: Exception, running: Running) -> str:
-    """What went wrong, without Java's stacks, while Java runs; or what it said at its end."""
+    """Return the reason of an error without Java's stacks; if Java has ended, its last words."""
     process, gateway = running.java.process, SparkContext._gateway
     if gateway is not None and not isinstance(error, PySparkException | Py4JJavaError):
-        # it has ended, or is about to
+        # Java has ended, or is about to
         with suppress(subprocess.TimeoutExpired):
             process.wait(_DYING_SECONDS)
     if gateway is None or process.poll() is not None:
@@ -168,7 +168,7 @@ def _failure(error: Exception, running: Running) -> str:
 
 
 def _quiet() -> None:
-    """What PySpark logs besides the exceptions that it raises: a JSON line for each, and a stack at a Ctrl-C."""
+    """Silence PySpark's logs of exceptions that it raises, too: a JSON line each, and a stack at a Ctrl-C."""
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

@@ -252,13 +252,13 @@ def sliced(
     of_pairs = keep(weigher.of_pairs(assumed, receivers, met).coalesce(1))
     apart = of_pairs.where("not in_order").select("slice")
 
-    def looked_into(frame: DataFrame) -> DataFrame:
+    def examined(frame: DataFrame) -> DataFrame:
         return _by_slice(frame, weigher.slice_of_half(f.col("half_id")), apart, "left_semi")
 
     def of_slices(frame: DataFrame, high: str, slices: DataFrame) -> DataFrame:
         return _by_slice(frame, weigher.slice_of_txn(f.col(high)), slices, "left_semi")
 
-    halves_apart = keep(looked_into(halves))
+    halves_apart = keep(examined(halves))
     declared = halves_apart.select(weigher.slice_of_txn(f.col("txn_high")).alias("slice")).unionAll(others).distinct()
     decisions = ledger.decisions(of_slices(ledger.decided(op), "id_high", declared))
     stated = keep(ledger.states(halves_apart, decisions, weigher.period))
@@ -271,7 +271,7 @@ def sliced(
         Apart(
             of_transactions=of_slices(stated, "txn_high", others),
             stated=stated,
-            deliveries=looked_into(deliveries),
-            entry=looked_into(entry),
+            deliveries=examined(deliveries),
+            entry=examined(entry),
         ),
     )

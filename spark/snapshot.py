@@ -125,7 +125,7 @@ def store_bytes(connection: psycopg.Connection) -> int:
 
 
 def has_keys(connection: psycopg.Connection) -> bool:
-    """Whether halves and ops have their primary keys, so that no table has an id twice."""
+    """Return whether halves and ops have their primary keys, so that no table has an id twice."""
     row = connection.execute(
         "select count(*) from pg_index where indisprimary and indisvalid"
         f" and indrelid in ('{SCHEMA}.half'::regclass, '{SCHEMA}.op'::regclass)".encode()
@@ -135,7 +135,7 @@ def has_keys(connection: psycopg.Connection) -> bool:
 
 
 def is_brief(url: str) -> bool:
-    """Whether a run over the store at ``url`` is too short for Java's second compiler to pay off.
+    """Return whether a run over the store at ``url`` is too short for Java's second compiler to pay off.
 
     True also if the store cannot be read."""
     try:

@@ -71,7 +71,7 @@ class Survey:
         self._width = width
         self._keep = keep
         self._steps = steps
-        self._look = checks.Look(seen_at=seen_at, directory=tables.directory)
+        self._builder = checks.FindingBuilder(seen_at=seen_at, directory=tables.directory)
         self._slot = min(width, sums.HOUR)
         self._sums = Sums(tables.directory, self._slot)
         self._decisions = Decisions(width)
@@ -103,7 +103,7 @@ class Survey:
             yield from self._transactions(transactions.result())
             self._steps.stage("looking at deliveries")
             yield from self._pairs(pairs.result())
-        yield from checks.unbalanced(self._sums.balance, self._look)
+        yield from checks.unbalanced(self._sums.balance, self._builder)
 
     def metrics(self) -> Metrics:
         """Return the numbers of the report."""
@@ -157,7 +157,7 @@ class Survey:
 
     def _check(self, found: checks.Transaction) -> Iterator[Finding]:
         self._decisions.add(found)
-        return checks.check_transaction(found, self._look)
+        return checks.check_transaction(found, self._builder)
 
     def _collapsed_pairs(self) -> DataFrame:
         apart = self._apart
@@ -170,7 +170,7 @@ class Survey:
         for cell in parted.cells:
             self._sums.add_pairs(cell)
         if parted.count:
-            found = ledger.looked_at(
+            found = ledger.facts_of(
                 parted.ids(),
                 stated=self._apart.stated,
                 receivers=self._receivers,
@@ -183,7 +183,7 @@ class Survey:
             for row in brought(found.where("judged"), parted.count, self._keep):
                 pair = ledger.Pair(**row.asDict())
                 self._sums.add_pair(pair)
-                yield from checks.check_pair(pair, self._look)
+                yield from checks.check_pair(pair, self._builder)
         if any(counts[1] for counts in self._sums.attempts.values()):
             self._dead_letters = self._count_dead_letters()
         yield from self._letters()
@@ -203,7 +203,7 @@ class Survey:
                 return
         found = waiting.of_the_period(self._sent(passed, count), tables.halves)
         for row in brought(found, count, self._keep):
-            yield checks.passed_over(checks.Waiting(**row.asDict()), self._look)
+            yield checks.passed_over(checks.Waiting(**row.asDict()), self._builder)
 
     def _letters(self) -> Iterator[Finding]:
         """Yield findings of R17, if the store has dead letters or their ops."""
@@ -213,7 +213,7 @@ class Survey:
         deliveries = ledger.delivery_ops(self._tables.op)
         found = waiting.unmatched(deliveries, self._tables.halves, sorted(known), self._period)
         for row in found.toLocalIterator():
-            yield checks.dead_letter_mismatch(checks.Burials(**row.asDict()), self._look)
+            yield checks.dead_letter_mismatch(checks.Burials(**row.asDict()), self._builder)
 
     def _count_dead_letters(self) -> list[tuple[int | None, int, str, int]]:
         """Return address, group, error and count of the period's dead letters, the most frequent first."""

@@ -1,8 +1,8 @@
-"""The stream behind ``coordinator watch`` (R33): counts what comes, and checks it as it comes.
+"""The stream of ``coordinator watch`` (R33) counts new halves, ops and deliveries, and checks them.
 
-Spark cuts what comes into batches and notes their ends in its checkpoint; what a batch has is given to a *ledger*,
-which takes each batch once. Each half and each delivery is checked when it comes, as far as the store can tell then
-what became of it; what is overdue, at each look. All else is for a reconciliation.
+Spark cuts the new rows into batches and notes their ends in its checkpoint; a *ledger* counts each batch once. Each
+half and delivery is checked in its batch against its decision then; overdue transactions are searched at intervals.
+All other checks are those of a reconciliation.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from spark.snapshot import read_error
 from store.schema import AS_READ
 from store.tables import SCHEMA
 
-#: A batch is small, and most of its time would go to plans and tasks.
+#: For small batches: otherwise planning and tasks take most of the time.
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-#: So often in a row may Spark fail before anything is counted.
+#: Failures in a row, with no batch counted between them, after which the watch ends.
 _MOST_FAILURES: Final = 3
 _AGAIN_SECONDS: Final = 1.0
-#: Transactions that are overdue, of which a look tells.
+#: The most overdue transactions that one search reports.
 _MOST_OVERDUE: Final = 1_000
 _SUSPECT: Final = (
     *("what", "op_id", "txn_id", "half_id", "group_id", "address_id", "state", "decided_at", "sent_at"),
@@ -54,7 +54,7 @@ _SUSPECT: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What the SQL transactions from ``since`` on, below ``until``, wrote."""
+    """The rows of the SQL transactions from ``since`` on, below ``until`` (xid8)."""
 
     number: int
     since: int
@@ -64,19 +64,19 @@ class Batch:
 
 
 class Ledger(Protocol):
-    """Where batches are counted. Its errors end the watch, but for those of a database that is away."""
+    """Counts batches. Its errors end the watch, except those of a lost database."""
 
     def check(self) -> None:
-        """See that the store is there, and is the one of the checkpoint."""
+        """Check that the store answers, and is the one of the checkpoint."""
 
     def wait(self) -> bool:
-        """Wait for a database that is away; whether it was."""
+        """Wait until the database answers; return whether it was lost."""
 
     def count(self, watch_id: UUID, batch: Batch) -> None:
         """Count a batch, once."""
 
-    def look(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
-        """Now and then: what is found without a batch."""
+    def add_findings(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
+        """Add findings that belong to no batch: overdue transactions. Called at intervals, also without any."""
 
 
 def watch(
@@ -89,9 +89,9 @@ def watch(
     ledger: Ledger,
     credentials: Path | None = None,
 ) -> None:
-    """Watch the store at ``url``, until an error ends it; each ``every`` seconds, up to ``rows`` in a batch. What fails
-    is tried again, a few times where nothing comes of it. ``credentials``: a file with the URL that is there for the
-    tasks, too, wherever they run.
+    """Watch the store at ``url`` until an error: a batch of up to ``rows`` rows each ``every`` seconds. A failed stream
+    is started again, :data:`_MOST_FAILURES` times in a row at most. ``credentials``: a file with the URL that tasks can
+    read, too, on whatever machine they run.
 
     :raises pyspark.errors.StreamingQueryException: Spark fails.
     """
@@ -115,11 +115,11 @@ def watch(
 
 
 class _Failed(Exception):
-    """A look failed; the error is the stream's."""
+    """A batch or a search failed; ``_Stream.error`` has the reason."""
 
 
 class _Stream:
-    """One query of Spark's. ``turns``: batches and looks that went well; ``error``: of the one that did not."""
+    """One streaming query of Spark. ``turns``: batches and searches without an error; ``error``: of the failed one."""
 
     def __init__(self, spark: SparkSession, url: str, checkpoint: Path, ledger: Ledger) -> None:
         self._spark = spark
@@ -143,13 +143,13 @@ class _Stream:
         self._id.set_result(watch_id)
         try:
             while True:
-                self._turn(lambda: self._ledger.look(watch_id, overdue(self._url)))
+                self._turn(lambda: self._ledger.add_findings(watch_id, overdue(self._url)))
                 query.awaitTermination(every)
         finally:
             query.stop()
 
     def _batch(self, frame: DataFrame, number: int) -> None:
-        """Called by Spark, in a thread of its own."""
+        """Count a batch; Spark calls this in a thread of its own."""
 
         def count() -> None:
             counts, suspects, since, until = summed(frame)
@@ -162,15 +162,15 @@ class _Stream:
     def _turn(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - it is raised where the stream is waited for
+        except Exception as error:  # noqa: BLE001 - watch() raises it
             self.error = error
-            # Spark looks through the text of an error, however long it is
+            # Spark searches the text of an error, however long it is
             raise _Failed(type(error).__name__) from None
         self.turns += 1
 
 
 def summed(changes: DataFrame) -> tuple[dict[str, int], list[dict[str, Any]], int, int]:
-    """How many of what there are, what may be a finding, and the range of SQL transactions that was read."""
+    """Return the counts by kind, the rows that may be findings, and the range of SQL transactions that was read."""
     columns = f.struct(*_SUSPECT)
     rows = (
         changes.groupBy("what", "decision")
@@ -192,8 +192,8 @@ def summed(changes: DataFrame) -> tuple[dict[str, int], list[dict[str, Any]], in
 
 
 def _suspect() -> Column:
-    """A half without a decision that is not known as undecided (R10); a delivery whose half is nowhere (R11), or not
-    committed (R14), or was committed later (R18)."""
+    """Select a half without a decision that is not listed as undecided (R10), and a delivery whose half is missing
+    (R11), not committed (R14), or committed later (R18)."""
     state = f.coalesce(f.col("state"), f.lit("nowhere"))
     half = (f.col("what") == "half") & (state == "open") & ~f.col("listed")
     early = f.col("decided_at") < f.col("sent_at") - f.lit(CLOCK_STEP)
@@ -202,7 +202,7 @@ def _suspect() -> Column:
 
 
 def judged(url: str, suspects: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """What the checks say of them."""
+    """Return the findings of the checks."""
     if not suspects:
         return []
     halves: dict[str, list[Mapping[str, Any]]] = {}
@@ -210,20 +210,20 @@ def judged(url: str, suspects: Sequence[Mapping[str, Any]]) -> list[Finding]:
         if row["what"] == "half":
             halves.setdefault(row["txn_id"], []).append(row)
     with _connected(url) as connection:
-        look = _look(connection, suspects)
+        builder = _builder(connection, suspects)
     found = [
         checks.Transaction(txn_id=txn_id, halves=len(rows), address_id=min(row["address_id"] for row in rows))
         for txn_id, rows in halves.items()
     ]
     pairs = [_pair(row) for row in suspects if row["what"] == "delivery"]
     return [
-        *(each for one in found for each in checks.check_transaction(one, look)),
-        *(each for pair in pairs for each in checks.check_pair(pair, look)),
+        *(each for one in found for each in checks.check_transaction(one, builder)),
+        *(each for pair in pairs for each in checks.check_pair(pair, builder)),
     ]
 
 
 def _pair(row: Mapping[str, Any]) -> Pair:
-    """A delivery as its one op tells of it; what a look at it alone cannot tell is as in a healthy one."""
+    """Make the pair of a delivery from its one op; all other columns are those of a correct delivery."""
     told = dict.fromkeys(Pair.__dataclass_fields__, 0)
     seen = {
         "half_id": row["half_id"],
@@ -242,12 +242,12 @@ def _pair(row: Mapping[str, Any]) -> Pair:
 
 
 def _micros(moment: datetime | None) -> int | None:
-    """Spark gives its times without a zone, in the machine's."""
+    """Convert a time of Spark, which has no zone and is the machine's local time."""
     return None if moment is None else int(moment.astimezone(UTC).timestamp() * 1_000_000)
 
 
 def overdue(url: str) -> list[Finding]:
-    """Undecided transactions past their time (R10). Costs those that are undecided."""
+    """Find undecided transactions past their time (R10). Reads all undecided checkable transactions."""
     late = "coalesce(t.next_check_at, case when t.checks = 0 then t.timeout_at end) < now() - %s"
     with _connected(url) as connection:
         rows = connection.execute(
@@ -259,7 +259,7 @@ def overdue(url: str) -> list[Finding]:
         ).fetchall()
         if not rows:
             return []
-        look = _look(connection, rows)
+        builder = _builder(connection, rows)
     names = OpenTransaction.__dataclass_fields__
     listed = [
         checks.Transaction(
@@ -269,7 +269,7 @@ def overdue(url: str) -> list[Finding]:
         )
         for row in rows
     ]
-    return [each for one in listed for each in checks.check_transaction(one, look)]
+    return [each for one in listed for each in checks.check_transaction(one, builder)]
 
 
 @contextmanager
@@ -281,12 +281,14 @@ def _connected(url: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
         yield connection
 
 
-def _look(connection: psycopg.Connection[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> checks.Look:
-    """The moment, and the names of what ``rows`` are about: of what is there and of what was removed."""
+def _builder(
+    connection: psycopg.Connection[dict[str, Any]], rows: Sequence[Mapping[str, Any]]
+) -> checks.FindingBuilder:
+    """Make the builder with the moment, and the names of addresses and groups in ``rows``, also of removed ones."""
     found = connection.execute("select clock_timestamp() as now").fetchone()
     assert found is not None
     undecided = [row["txn_id"] for row in rows if row.get("listed")]
-    return checks.Look(
+    return checks.FindingBuilder(
         seen_at=found["now"],
         directory=Directory(
             addresses=_names(connection, "address", rows),

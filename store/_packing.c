@@ -1,5 +1,5 @@
-/* arrays.py's arrays in PostgreSQL's binary format, from lists of numbers and of octets. What is not plain (another
- * sequence, a number that is too large for its column) is left to Python, which says what is wrong. */
+/* Encode lists of numbers or octets as arrays in PostgreSQL's binary format, like arrays.py, which gets the rest: other
+ * sequences, and numbers too large for their column, for which it raises the errors. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <limits.h>
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Dimensions, has-nulls, type, length, lower bound; before each element its size. */
+/* HEAD: dimensions, has-nulls, type, length, lower bound. SIZE: of each element. */
 enum { HEAD = 20, SIZE = 4 };
 
 static uint8_t *put(uint8_t *at, uint64_t value, long width) {

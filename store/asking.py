@@ -22,7 +22,7 @@ from store.channels import ADDRESS, DECIDED, DUE, LINK, PERMISSION, READY, SOLE,
 from store.errors import Contended, Elsewhere, StoreError, StoreInTrouble, StoreUnavailable
 from store.ids import begin_of, id_at, moment_of
 from store.libpq import NO_BACKEND, Connection, LostBackend
-from store.loop import Backoff, Loop
+from store.loop import Backoff, Loop, TimeShare
 from store.tables import SCHEMA
 
 # Statements that name the partitions of the days they need, so that they cost the same however many days are kept.
@@ -61,7 +61,7 @@ PAUSES = Backoff(first=0.1, longest=30.0)
 #: The most queries that pause; a further one that is refused is not run again.
 MOST_PAUSING = 10_000
 #: How often the log repeats that a query is refused.
-SAY_AGAIN_SECONDS = 30.0
+LOG_AGAIN_SECONDS = 30.0
 
 
 class RetryQueue:
@@ -70,12 +70,12 @@ class RetryQueue:
     ``again`` is called with the queries to be run now, in this order, before all that wait.
     """
 
-    def __init__(self, loop: Loop, again: Callable[[deque[Asked]], None]) -> None:
+    def __init__(self, loop: Loop, again: Callable[[deque[Waiting]], None]) -> None:
         self._loop = loop
         self._again = again
         self._pausing = 0
         #: by line and first parameter: the query that pauses, and those behind it
-        self._lines: dict[tuple[str, bytes | None], deque[Asked]] = {}
+        self._lines: dict[tuple[str, bytes | None], deque[Waiting]] = {}
         #: by name of the query: when its refusal was last logged, and how often it was refused since
         self._said: dict[bytes, tuple[float, int]] = {}
 
@@ -83,7 +83,7 @@ class RetryQueue:
     def waiting(self) -> int:
         return self._pausing + sum(len(line) - 1 for line in self._lines.values())
 
-    def behind(self, asked: Asked) -> bool:
+    def behind(self, asked: Waiting) -> bool:
         """Whether the query is behind one of its line that pauses; then it is queued, to run after that one."""
         line = self._lines.get(_line(asked)) if self._lines else None
         if line is None:
@@ -91,13 +91,13 @@ class RetryQueue:
         line.append(asked)
         return True
 
-    def refused(self, asked: Asked, error: StoreError) -> bool:
+    def refused(self, asked: Waiting, error: StoreError) -> bool:
         """Whether the refused query is run again; then its pause begins."""
         if not asked.query.must or not isinstance(error, Contended | StoreInTrouble) or self._pausing >= MOST_PAUSING:
             return False
         asked = asked._replace(refusals=asked.refusals + 1)
         pause = PAUSES.after(asked.refusals)
-        self._say(asked, error, pause)
+        self._log_refusal(asked, error, pause)
         self._pausing += 1
         line = deque([asked])
         if asked.query.line:
@@ -105,23 +105,23 @@ class RetryQueue:
         self._loop.call_later(pause, lambda: self._over(line))
         return True
 
-    def _over(self, line: deque[Asked]) -> None:
+    def _over(self, line: deque[Waiting]) -> None:
         self._pausing -= 1
         self._lines.pop(_line(line[0]), None)
         self._again(line)
 
-    def _say(self, asked: Asked, error: StoreError, pause: float) -> None:
-        """Log a refusal: the first of its name at once, then one each :data:`SAY_AGAIN_SECONDS`."""
+    def _log_refusal(self, asked: Waiting, error: StoreError, pause: float) -> None:
+        """Log a refusal: the first of its name at once, then one each :data:`LOG_AGAIN_SECONDS`."""
         name = asked.query.name
         said_at, times = self._said.get(name, (0.0, 0))
         now, times = time.monotonic(), times + 1
-        if not said_at or now - said_at >= SAY_AGAIN_SECONDS:
+        if not said_at or now - said_at >= LOG_AGAIN_SECONDS:
             log.warning("query refused", query=name.decode(), error=str(error), again_in=pause, times=times)
             said_at, times = now, 0
         self._said[name] = said_at, times
 
 
-def _line(asked: Asked) -> tuple[str, bytes | None]:
+def _line(asked: Waiting) -> tuple[str, bytes | None]:
     return asked.query.line, asked.parameters[0] if asked.parameters else None
 
 
@@ -235,11 +235,11 @@ class Days:
         return True
 
 
-#: While other queries wait, one part of the time in so many is for the queries aside.
-PARTS = 8
+#: the time of the queries aside, while others wait
+ASIDE = TimeShare(parts=8)
 
 
-class Asked(NamedTuple):
+class Waiting(NamedTuple):
     """A query to run, with its parameters, the callback for its answer, and the number of its refusals."""
 
     query: Query[Any]
@@ -265,10 +265,10 @@ class Queries:
     ) -> None:
         self._loop = loop
         #: queries that wait, in order; those aside in a line of their own
-        self._waiting: deque[Asked] = deque()
-        self._aside: deque[Asked] = deque()
+        self._waiting: deque[Waiting] = deque()
+        self._aside: deque[Waiting] = deque()
         #: the query under way, or to be sent again
-        self._now: Asked | None = None
+        self._now: Waiting | None = None
         self._begun = 0.0
         #: when the next query of the line aside may be run, while others wait
         self._aside_from = 0.0
@@ -279,7 +279,7 @@ class Queries:
         #: callbacks of queries that are not run again
         self._in_doubt: list[Callable[[Any], None]] = []
         self._notified = notified
-        self._told = connected
+        self._on_connected = connected
         self._days = Days()
         self._repeating = RetryQueue(loop, self._ask_again)
         self._connection = Connection(loop, url, f"queries {instance_id}", SETUP, self)
@@ -302,15 +302,15 @@ class Queries:
     def ask(
         self, query: Query[T], parameters: Sequence[bytes | None], callback: Callable[[T | StoreError], None]
     ) -> None:
-        (self._aside if query.aside else self._waiting).append(Asked(query, parameters, callback))
+        (self._aside if query.aside else self._waiting).append(Waiting(query, parameters, callback))
         self._kick()
 
-    def _ask_again(self, line: deque[Asked]) -> None:
+    def _ask_again(self, line: deque[Waiting]) -> None:
         self._waiting.extendleft(reversed(line))
         self._kick()
 
-    def _next(self) -> Asked | None:
-        """Choose the next query. Those aside get one part in :data:`PARTS` of the time, or what the others leave."""
+    def _next(self) -> Waiting | None:
+        """Choose the next query. Those aside get their share of the time (:data:`ASIDE`), or what the others leave."""
         while self._now is None and (self._waiting or self._aside):
             aside = self._aside and (not self._waiting or time.monotonic() >= self._aside_from)
             asked = (self._aside if aside else self._waiting).popleft()
@@ -350,8 +350,7 @@ class Queries:
         self._days.answered()
         self._now = None
         if query.aside:
-            now = time.monotonic()
-            self._aside_from = now + (PARTS - 1) * (now - self._begun)
+            self._aside_from = ASIDE.after(self._begun)
         if isinstance(answer, StoreError):
             if self._repeating.refused(asked, answer):
                 self._kick()
@@ -386,7 +385,7 @@ class Queries:
     def _settled(self) -> None:
         self._doubtful = False
         in_doubt, self._in_doubt = self._in_doubt, []
-        self._call(self._told)
+        self._call(self._on_connected)
         self._kick()
         for callback in in_doubt:
             self._call(callback, StoreUnavailable("the connection was lost while the question was under way"))

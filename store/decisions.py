@@ -105,15 +105,15 @@ Asked = Callable[[Decision | Undecided | StoreError | None], None]
 
 
 class _Question:
-    """A query that waits. ``wanted``: the decision to make, or None to query it. ``looks``: it decides nothing."""
+    """A query that waits. ``wanted``: the decision to make, or None to query it. ``reads``: it decides nothing."""
 
-    __slots__ = ("alone", "found", "looks", "since", "txn_id", "wanted")
+    __slots__ = ("alone", "found", "reads", "since", "txn_id", "wanted")
 
-    def __init__(self, txn_id: bytes, found: Asked, wanted: Decision | None = None, *, looks: bool = False) -> None:
+    def __init__(self, txn_id: bytes, found: Asked, wanted: Decision | None = None, *, reads: bool = False) -> None:
         self.txn_id = txn_id
         self.found = found
         self.wanted = wanted
-        self.looks = looks
+        self.reads = reads
         self.since = time.monotonic()
         #: True if it must not be decided together with others any more
         self.alone = False
@@ -128,7 +128,7 @@ class Decisions:
         self._instance = instance_id.to_bytes(4, "big")
         #: the queries that wait or are under way, in order
         self._waiting: dict[_Question, None] = {}
-        self._looks = False
+        self._timer_runs = False
         #: True if the last query waited for a lock in vain
         self._contended = False
 
@@ -144,14 +144,14 @@ class Decisions:
 
     def ask(self, txn_id: bytes, found: Asked) -> None:
         """Query the outcome of a transaction that this store has declared. A plain, undecided one is rolled back."""
-        self._take(_Question(txn_id, found))
+        self._add(_Question(txn_id, found))
 
-    def look(self, txn_id: bytes, found: Asked) -> None:
+    def read(self, txn_id: bytes, found: Asked) -> None:
         """Query the outcome of a transaction without deciding it. ``txn_id``: any 16 octets.
 
         ``found`` gets None if there is no decision, and the transaction is not checkable.
         """
-        self._take(_Question(txn_id, found, looks=True))
+        self._add(_Question(txn_id, found, reads=True))
 
     def decide(self, txn_id: bytes, decision: str, reason: str, found: Found) -> None:
         """Decide a checkable transaction: ``commit`` or ``rollback``.
@@ -162,27 +162,27 @@ class Decisions:
         def answered(answer: Decision | Undecided | StoreError | None) -> None:
             found(None if isinstance(answer, Undecided) else answer)
 
-        self._take(_Question(txn_id, answered, Decision(decision, reason)))
+        self._add(_Question(txn_id, answered, Decision(decision, reason)))
 
-    def _take(self, question: _Question) -> None:
+    def _add(self, question: _Question) -> None:
         if len(self._waiting) >= MOST_WAITING:
             question.found(StoreUnavailable("too many questions wait"))
             return
         self._waiting[question] = None
-        if not self._looks:
-            self._looks = True
-            self._loop.call_later(_LOOK_SECONDS, self._look)
+        if not self._timer_runs:
+            self._timer_runs = True
+            self._loop.call_later(_LOOK_SECONDS, self._expire)
         self._kick()
 
-    def _look(self) -> None:
+    def _expire(self) -> None:
         """Answer queries that have waited too long. One that is under way may still decide its transaction."""
         latest = time.monotonic() - LONGEST_WAIT_SECONDS
         late = [question for question in self._waiting if question.since < latest]
         for question in late:
             del self._waiting[question]
-        self._looks = bool(self._waiting)
-        if self._looks:
-            self._loop.call_later(_LOOK_SECONDS, self._look)
+        self._timer_runs = bool(self._waiting)
+        if self._timer_runs:
+            self._loop.call_later(_LOOK_SECONDS, self._expire)
         if late:
             log.error("questions about outcomes were not answered in time", questions=len(late))
         for question in late:
@@ -192,7 +192,7 @@ class Decisions:
         if not self.connection.idle or not self._waiting:
             return
         together = self._together()
-        if together[0].looks:
+        if together[0].reads:
             self.connection.execute(b"read", _READ, [arrays.uuid([together[0].txn_id])], partial(self._read, together))
             return
         decided = partial(self._decided, together)

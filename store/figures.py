@@ -25,7 +25,7 @@ from store.recovery import BEATING, READ_ONLY
 from store.runs import Stored
 from store.tables import SCHEMA, WRITTEN, heartbeat, instance, op
 from store.views import STATE, THROUGH
-from store.watched import Watched
+from store.watched import WatchState
 
 #: The most entries of one group that are counted; the others are estimated.
 MOST_COUNTED = 100_000
@@ -345,7 +345,7 @@ _PATIENCE = Patience(connect_seconds=2, statement_seconds=5.0, lock_seconds=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class Figures:
     """The figures that were read at one time; None: a figure could not be read."""
 
     state: State | None = None
@@ -355,7 +355,7 @@ class Seen:
     #: the last run of a reconciliation that is stored; None also: there is none
     last_run: Stored | None = None
     #: how far coordinator watch is; None also: it has never run
-    watched: Watched | None = None
+    watched: WatchState | None = None
     #: since the first look
     decided: Decided
     #: parts that could not be read although the store answered
@@ -364,8 +364,8 @@ class Seen:
     seconds: float = 0.0
 
 
-class Looks:
-    """Reads the figures. Call ``look()`` from time to time; decisions are counted from the first call on."""
+class FigureReader:
+    """Reads the figures. Call ``read()`` from time to time; decisions are counted from the first call on."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -374,17 +374,17 @@ class Looks:
         self._position: int | None = None
         self._failed: list[str] = []
 
-    def look(self) -> Seen:
+    def read(self) -> Figures:
         """Read all figures. It never raises: a figure that could not be read is None, and named in ``failed``."""
         begun = time.monotonic()
         self._failed = []
-        found = Seen(decided=self._decided)
+        found = Figures(decided=self._decided)
         try:
             with connected(self._url, application_name="coordinator metrics", patience=_PATIENCE) as connection:
-                found = self._look(connection)
+                found = self._read(connection)
         except StoreError:
             pass
-        return Seen(
+        return Figures(
             state=found.state,
             entries=found.entries,
             dead_letters=found.dead_letters,
@@ -396,18 +396,18 @@ class Looks:
             seconds=time.monotonic() - begun,
         )
 
-    def _look(self, connection: Connection) -> Seen:
+    def _read(self, connection: Connection) -> Figures:
         current = state(connection)
         if not current.schema:
-            return Seen(state=current, decided=self._decided)
+            return Figures(state=current, decided=self._decided)
         self._part("decisions", connection, self._count)
-        return Seen(
+        return Figures(
             state=current,
             entries=self._part("entries", connection, entries),
             dead_letters=self._part("dead-letters", connection, dead_letters),
             undecided=self._part("undecided", connection, undecided),
             last_run=self._part("last-run", connection, runs.last),
-            watched=self._part("watched", connection, watched.watched),
+            watched=self._part("watched", connection, watched.state),
             decided=self._decided,
         )
 

@@ -96,7 +96,7 @@ class Health:
     free_bytes: int | None
 
 
-def look(connection: Connection) -> Health:
+def read(connection: Connection) -> Health:
     """Query the state of the store.
 
     :raises SchemaMismatch: the database has no store of this version.
@@ -105,13 +105,13 @@ def look(connection: Connection) -> Health:
     migrations.check(connection)
     waits = held_up(connection, _BATCHES, _LONG_SECONDS)
     try:
-        return _looked(connection, waits)
+        return _health(connection, waits)
     except Locked as error:
         by = f", as a batch of the service is: {waits.by}" if waits.by else ""
         raise Locked(f"{error}{by}", sqlstate=error.sqlstate) from None
 
 
-def _looked(connection: Connection, waits: HeldUp) -> Health:
+def _health(connection: Connection, waits: HeldUp) -> Health:
     with boundary():
         living = connection.execute(
             select(heartbeat, BEATING.label("beating"))

@@ -80,7 +80,7 @@ class Heartbeat:
         self._instance = instance_id.to_bytes(4, "big")
         self._waits = waits
         self._watched = watched
-        self._told = beaten
+        self._on_beat = beaten
         self._connection = Connection(loop, url, f"heartbeat {instance_id}", "", self, connect_seconds=LIMIT_SECONDS)
         #: a wait of more than a beat that the last beat has written: when it ends, the next beat is at once
         self._long_wait = 0.0
@@ -147,14 +147,14 @@ class Heartbeat:
         alive, peers, clock = (int.from_bytes(answer[-1].get_value(0, column) or b"", "big") for column in range(3))
         self._last = self._asked_at
         self._warned = False
-        self._look_at_clock(clock / 1e6)
-        self._told(bool(alive), peers)
+        self._compare_clocks(clock / 1e6)
+        self._on_beat(bool(alive), peers)
         if time.monotonic() >= self._due:
             self._beat()
         else:
-            self._look_at_the_others()
+            self._check_others()
 
-    def _look_at_clock(self, database: float) -> None:
+    def _compare_clocks(self, database: float) -> None:
         """Measure the difference of the clocks; log once that they differ, and when they no longer do."""
         # The database has read its clock between these two readings of ours.
         least, most = self._asked_by_clock - database, time.time() - database
@@ -172,15 +172,15 @@ class Heartbeat:
 
     # -- the other connections
 
-    def _look_at_the_others(self) -> None:
+    def _check_others(self) -> None:
         late = [(each, number) for each in self._watched if (number := each.overdue(OVERDUE_SECONDS))]
         if not late:
             self._idle_questions.clear()
         elif self._connection.idle:
             pids = [each.backend.pid for each, _ in late]
-            self._connection.execute(b"at_work", _AT_WORK, [arrays.int4(pids)], lambda found: self._looked(late, found))
+            self._connection.execute(b"at_work", _AT_WORK, [arrays.int4(pids)], lambda found: self._found(late, found))
 
-    def _looked(self, late: list[tuple[Connection, int]], answer: list[pq.abc.PGresult] | StoreError) -> None:
+    def _found(self, late: list[tuple[Connection, int]], answer: list[pq.abc.PGresult] | StoreError) -> None:
         if isinstance(answer, StoreError):
             log.error("cannot see what the server is at work on", error=str(answer))
             return

@@ -80,7 +80,7 @@ RETRY = Backoff(first=0.05, longest=1.0)
 STEADY_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 #: How often the log repeats that the database is still away.
-SAY_AGAIN_SECONDS = 30.0
+LOG_AGAIN_SECONDS = 30.0
 
 _READ = select.EPOLLIN
 _BOTH = select.EPOLLIN | select.EPOLLOUT
@@ -150,10 +150,10 @@ class Connection:
         self._number = 0
         self._up_since = 0.0
         #: the failure that was logged last, and when
-        self._said = ""
-        self._said_at = 0.0
+        self._logged = ""
+        self._logged_at = 0.0
         #: True until the log reports that the connection is up again
-        self._away_said = False
+        self._away_logged = False
         #: since when the server refuses this connection as it has none left; 0: it is up, or away for another reason
         self._none_left_since = 0.0
         self._answer: Answer | None = None
@@ -168,8 +168,8 @@ class Connection:
         self._closed = False
         self._prepared: set[bytes] = set()
         #: when the query under way was sent, or more of it was last seen to be transmitted; and the queries so far
-        self._asked_at = 0.0
-        self._asked = 0
+        self._sent_at = 0.0
+        self._sent = 0
         #: octets of the query under way that the kernel had not transmitted at the last check
         self._unsent = 0
         self.up = False
@@ -257,8 +257,8 @@ class Connection:
             return
         self.backend = read_backend(answer[-3])
         self._attempts = 0
-        if self._away_said:
-            self._away_said = False
+        if self._away_logged:
+            self._away_logged = False
             log.info("database connected", connection=self._name, failures=self._failures)
         self._up_since = time.monotonic()
         self._none_left_since = 0.0
@@ -293,19 +293,19 @@ class Connection:
             return
         if was_up and time.monotonic() - self._up_since >= STEADY_SECONDS:
             self._failures = 0
-            self._said = ""
+            self._logged = ""
         self._failures += 1
         delay = RETRY.after(self._failures)
-        self._say(why.strip().partition("\n")[0])
+        self._log_failure(why.strip().partition("\n")[0])
         self._loop.call_later(delay, self.start)
         if was_up:
             self._owner.lost()
 
-    def _say(self, why: str) -> None:
-        """Log a failure if it is the first, if its reason has changed, and each :data:`SAY_AGAIN_SECONDS`."""
+    def _log_failure(self, why: str) -> None:
+        """Log a failure if it is the first, if its reason has changed, and each :data:`LOG_AGAIN_SECONDS`."""
         now = time.monotonic()
-        if why != self._said or now - self._said_at >= SAY_AGAIN_SECONDS:
-            self._said, self._said_at, self._away_said = why, now, True
+        if why != self._logged or now - self._logged_at >= LOG_AGAIN_SECONDS:
+            self._logged, self._logged_at, self._away_logged = why, now, True
             log.warning("database away", connection=self._name, why=why, failures=self._failures)
 
     def close(self) -> None:
@@ -331,14 +331,14 @@ class Connection:
 
         0: no query is overdue. A query that takes long to transmit is not.
         """
-        if not self.up or self._answer is None or time.monotonic() - self._asked_at <= seconds:
+        if not self.up or self._answer is None or time.monotonic() - self._sent_at <= seconds:
             return 0
         unsent = self._unsent_octets()
         if unsent and unsent != self._unsent:
             self._unsent = unsent
-            self._asked_at = time.monotonic()
+            self._sent_at = time.monotonic()
             return 0
-        return self._asked
+        return self._sent
 
     def _unsent_octets(self) -> int:
         """Return how many octets in the kernel's buffer the server's side has not acknowledged."""
@@ -365,8 +365,8 @@ class Connection:
         assert pg is not None
         assert self._answer is None
         self.server_ended, self.refused_with = False, ""
-        self._asked += 1
-        self._asked_at = time.monotonic()
+        self._sent += 1
+        self._sent_at = time.monotonic()
         self._unsent = 0
         try:
             if name in self._prepared:
@@ -411,7 +411,7 @@ class Connection:
         assert pg is not None
         try:
             if events & select.EPOLLOUT:
-                self._asked_at = time.monotonic()
+                self._sent_at = time.monotonic()
                 self._flush()
                 if self._pg is None:
                     return
@@ -492,13 +492,13 @@ class LostBackend:
         this method again.
         """
         self._attempt += 1
-        self._look(self._attempt, old, ended)
+        self._try(self._attempt, old, ended)
 
-    def _look(self, attempt: int, old: Backend, ended: Callable[[], None]) -> None:
+    def _try(self, attempt: int, old: Backend, ended: Callable[[], None]) -> None:
         if attempt != self._attempt or not self._connection.idle:
             return
 
-        def looked(answer: list[pq.abc.PGresult] | StoreError) -> None:
+        def tried(answer: list[pq.abc.PGresult] | StoreError) -> None:
             if isinstance(answer, StoreError):
                 log.error("cannot end the process of a lost connection", error=str(answer))
                 wait = _TERMINATE_AGAIN_SECONDS
@@ -507,6 +507,6 @@ class LostBackend:
                 return
             else:
                 wait = LOOK_AGAIN_SECONDS
-            self._loop.call_later(wait, lambda: self._look(attempt, old, ended))
+            self._loop.call_later(wait, lambda: self._try(attempt, old, ended))
 
-        self._connection.execute(b"terminate", _TERMINATE, old.parameters, looked)
+        self._connection.execute(b"terminate", _TERMINATE, old.parameters, tried)

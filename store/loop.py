@@ -1,7 +1,8 @@
-"""Define the store's interface to its event loop, and its pauses between attempts."""
+"""Define the store's interface to its event loop, and its pauses between attempts and between looks."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -17,7 +18,26 @@ class Backoff(NamedTuple):
         return min(self.first * 2.0 ** min(failures - 1, 10), self.longest)
 
 
+class TimeShare(NamedTuple):
+    """Computes pauses, in seconds, after work that may have one part in ``parts`` of the time."""
+
+    parts: int
+    least: float = 0.0
+    most: float = float("inf")
+
+    def pause(self, took: float) -> float:
+        """Return the pause after work of ``took`` seconds."""
+        return min(max(self.least, (self.parts - 1) * took), self.most)
+
+    def after(self, began: float) -> float:
+        """Return the monotonic time of the next work, after work that began at ``began`` and ends now."""
+        now = time.monotonic()
+        return now + self.pause(now - began)
+
+
 class Loop(Protocol):
+    """The event loop that the connections to PostgreSQL run on: readiness of descriptors, and timers."""
+
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
         """Call ``callback(events)`` when ``fd`` is ready; ``events`` as in :mod:`select` (``EPOLLIN``,
         ``EPOLLOUT``).

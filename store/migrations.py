@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +26,9 @@ _SCRIPTS = next(folder / "alembic" for folder in (_HERE, _HERE.parent) if (folde
 _LOCK = 0x636F6F72_6D696772  # "coormigr"
 
 
-def upgrade(url: str) -> None:
-    """Bring the schema to the newest of :data:`REVISIONS`; nothing happens where it is there already.
+def upgrade(url: str) -> str | None:
+    """Bring the schema to the newest of :data:`REVISIONS`; nothing happens where it is there already. Return the
+    revision that it had before; None: the database held no store.
 
     :raises SchemaMismatch: when the database is newer than this version knows or of a development state, or is to hold
         a new store, and not all of Unicode; nothing was changed.
@@ -36,7 +38,7 @@ def upgrade(url: str) -> None:
         found = current(connection)
         _refuse_unknown(found)
         if found == REVISIONS[-1]:
-            return
+            return found
         from alembic import command  # half a second, which most starts have no use for
 
         encoding = connection.scalar(text("show server_encoding"))
@@ -45,10 +47,39 @@ def upgrade(url: str) -> None:
                 f"the encoding of the database is {encoding}, expected UTF8: create database ... encoding 'UTF8'"
                 " template template0"
             )
-        _finish_detaching(connection)
+        for statement in _finishing(connection):
+            connection.execute(text(statement))
         connection.commit()
         command.upgrade(_config(connection), "head")
         connection.commit()
+    return found
+
+
+def script(url: str) -> str:
+    """The SQL that :func:`upgrade` would run on the database, for its administrator; empty: it has nothing to do.
+
+    :raises SchemaMismatch: as :func:`upgrade`.
+    """
+    with connected(url, application_name="coordinator migrate") as connection:
+        found = current(connection)
+        _refuse_unknown(found)
+        if found == REVISIONS[-1]:
+            return ""
+        from alembic import command
+
+        written = StringIO()
+        written.writelines(f"{statement};\n" for statement in _finishing(connection))
+        config = _config(connection)
+        config.output_buffer = written
+        command.upgrade(config, f"{found or 'base'}:head", sql=True)
+    return written.getvalue()
+
+
+def behind(url: str) -> str | None:
+    """The revision of a store that :func:`upgrade` would change; None: there is no such store."""
+    with connected(url, application_name="coordinator migrate") as connection:
+        found = current(connection)
+    return found if found in REVISIONS[:-1] else None
 
 
 def current(connection: Connection) -> str | None:
@@ -93,14 +124,14 @@ def _lock(connection: Connection) -> None:
     connection.commit()
 
 
-def _finish_detaching(connection: Connection) -> None:
-    """Detach partitions whose detaching was interrupted. What changes a table leaves these as they are, and PostgreSQL
-    detaches none that differs from its table.
+def _finishing(connection: Connection) -> list[str]:
+    """Statements that detach partitions whose detaching was interrupted. What changes a table leaves these as they are,
+    and PostgreSQL detaches none that differs from its table.
     """
     interrupted = "select inhparent::regclass::text, inhrelid::regclass::text from pg_inherits i join pg_class c"
     interrupted += " on c.oid = i.inhparent where i.inhdetachpending and c.relnamespace = to_regnamespace(:schema)"
-    for table, name in connection.execute(text(interrupted), {"schema": SCHEMA}).all():
-        connection.execute(text(f"alter table {table} detach partition {name} finalize"))
+    found = connection.execute(text(interrupted), {"schema": SCHEMA})
+    return [f"alter table {table} detach partition {name} finalize" for table, name in found.all()]
 
 
 def _config(connection: Connection) -> Config:

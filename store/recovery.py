@@ -1,6 +1,6 @@
 """Register instances when they start, and give them up when they are dead.
 
-All SQL here blocks: a worker calls it before it listens, and later :class:`Watch` does.
+All SQL here blocks: a worker calls it before it listens, and later :class:`DeadInstances` does.
 """
 
 from __future__ import annotations
@@ -488,7 +488,7 @@ _GIVE_UP_PATIENCE = Patience(connect_seconds=2, statement_seconds=600.0, lock_se
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Checked:
     """The result of a check. ``ended``: processes of this machine, as (pid, start), that outlive their instance."""
 
     given_up: GivenUp
@@ -504,8 +504,8 @@ class _Beat:
     process: tuple[int, int] | None
 
 
-class Watch:
-    """Finds and gives up dead instances. Call ``look()`` every :data:`LOOK_SECONDS`; ``close()`` at the end."""
+class DeadInstances:
+    """Finds and gives up dead instances. Call ``check()`` every :data:`LOOK_SECONDS`; ``close()`` at the end."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -525,7 +525,7 @@ class Watch:
         self._connection = None
         self._kept.close()
 
-    def look(self) -> Look:
+    def check(self) -> Checked:
         """Check all heartbeats, and give up dead instances.
 
         :raises StoreError: the database is away; the next check treats all heartbeats as new.
@@ -546,7 +546,7 @@ class Watch:
             with connected(self._url, application_name="coordinator watch", patience=_GIVE_UP_PATIENCE) as connection:
                 given_up = give_up_dead(connection, still)
             self._owed = given_up.owed
-        return Look(given_up=given_up, ended=ended)
+        return Checked(given_up=given_up, ended=ended)
 
     def _living(self) -> Sequence[Row[Any]]:
         try:

@@ -66,10 +66,10 @@ class Verdict(NamedTuple):
 
 
 class Repair(ABC):
-    """One repair, as a value. ``look`` checks it and changes nothing; ``apply`` needs partitions for today."""
+    """One repair, as a value. ``examine`` checks it and changes nothing; ``apply`` needs partitions for today."""
 
     @abstractmethod
-    def look(self, connection: Connection) -> Verdict: ...
+    def examine(self, connection: Connection) -> Verdict: ...
 
     @abstractmethod
     def apply(self, connection: Connection, reason: str) -> Verdict:
@@ -79,8 +79,8 @@ class Repair(ABC):
         """
 
     @classmethod
-    def look_together(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
-        return {each: each.look(connection) for each in repairs}
+    def examine_all(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
+        return {each: each.examine(connection) for each in repairs}
 
     @classmethod
     def apply_together(cls, connection: Connection, repairs: Sequence[Self], reason: str) -> Mapping[Self, Verdict]:
@@ -100,7 +100,7 @@ def repaired(connection: Connection, repairs: Sequence[Repair], reason: str | No
     for each in repairs:
         kinds.setdefault(type(each), {})[each] = None
     for kind, ours in kinds.items():
-        verdicts = dict(kind.look_together(connection, list(ours)))
+        verdicts = dict(kind.examine_all(connection, list(ours)))
         can = {each: looked for each, looked in verdicts.items() if looked.state is State.CAN and reason is not None}
         done = {} if reason is None else _together(connection, kind, list(can), reason)
         verdicts |= done
@@ -157,13 +157,13 @@ def named(half_id: int, address: str, group: str) -> str:
     return f"message {half_id} to {address}{f'::{group}' if group else ''}"
 
 
-def tell(connection: Connection, decision: str, reason: str, covers: Sequence[tuple[int, int]]) -> None:
+def add_op(connection: Connection, decision: str, reason: str, covers: Sequence[tuple[int, int]]) -> None:
     """Add the op of a repair that decides no transaction; ``covers``: halves and groups. The SQL transaction is the
     caller's."""
-    tell_each(connection, decision, reason, [covers])
+    add_ops(connection, decision, reason, [covers])
 
 
-def tell_each(connection: Connection, decision: str, reason: str, repairs: Sequence[Sequence[tuple[int, int]]]) -> None:
+def add_ops(connection: Connection, decision: str, reason: str, repairs: Sequence[Sequence[tuple[int, int]]]) -> None:
     """Add the ops of several such repairs, at least one."""
     ids, rows = UuidV7(), []
     for covers in repairs:
@@ -247,11 +247,11 @@ class Release(_OfDelivery):
     On an address of kind fifo all that such instances have of its message group is released.
     """
 
-    def look(self, connection: Connection) -> Verdict:
-        return self.look_together(connection, [self])[self]
+    def examine(self, connection: Connection) -> Verdict:
+        return self.examine_all(connection, [self])[self]
 
     @classmethod
-    def look_together(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
+    def examine_all(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
         found = _found(connection, _LEASES, repairs)
         connection.rollback()
         return {each: each._verdict(found.get(each)) for each in repairs}
@@ -276,8 +276,8 @@ class Release(_OfDelivery):
             freed = recovery.give_back(connection, found.group_id, found.entry_id)
             if not freed:
                 connection.rollback()
-                return self.look(connection)  # another process has done it since
-            tell(connection, "release", reason, [(half_id, found.group_id) for half_id in sorted(freed)])
+                return self.examine(connection)  # another process has done it since
+            add_op(connection, "release", reason, [(half_id, found.group_id) for half_id in sorted(freed)])
             note(connection, self._named, "release", reason)
             connection.commit()
         others = f", with {len(freed) - 1} others of its message group" if len(freed) > 1 else ""
@@ -295,7 +295,7 @@ class Release(_OfDelivery):
         done = [each for each in repairs if each in found and (found[each].group_id, each.half_id) in freed]
         if done:
             covers = [[(each.half_id, found[each].group_id)] for each in done]
-            tell_each(connection, "release", reason, covers)
+            add_ops(connection, "release", reason, covers)
             note_each(connection, [each._named for each in done], "release", reason)
         connection.commit()
         return {each: Verdict(State.DONE, f"released: {each._named}") for each in done}
@@ -315,11 +315,11 @@ class Requeue(_OfDelivery):
 
     terms_of: TermsOf
 
-    def look(self, connection: Connection) -> Verdict:
-        return self.look_together(connection, [self])[self]
+    def examine(self, connection: Connection) -> Verdict:
+        return self.examine_all(connection, [self])[self]
 
     @classmethod
-    def look_together(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
+    def examine_all(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
         found = _DeliveryLook(connection, repairs, lock=False).verdicts()
         connection.rollback()
         return {each: found[each][0] for each in repairs}
@@ -340,7 +340,7 @@ class Requeue(_OfDelivery):
             lost = [(each, to) for each, (_, to) in found.items() if to is not None]
             if lost:
                 connection.execute(insert(entry).values([each._entry(to) for each, to in lost]))
-                tell_each(connection, "release", reason, [[(each.half_id, to.group_id)] for each, to in lost])
+                add_ops(connection, "release", reason, [[(each.half_id, to.group_id)] for each, to in lost])
                 note_each(connection, [each._named for each, _ in lost], "deliver", reason)
                 connection.execute(select(func.pg_notify(channels.DUE, "")))
             connection.commit()
@@ -466,11 +466,11 @@ class Decide(Repair):
     decision: str
     contradicted: bool = False
 
-    def look(self, connection: Connection) -> Verdict:
+    def examine(self, connection: Connection) -> Verdict:
         return self._verdict(_known(connection, [self.txn_id])[self.txn_id])
 
     @classmethod
-    def look_together(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
+    def examine_all(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
         found = _known(connection, list({each.txn_id for each in repairs}))
         return {each: each._verdict(found[each.txn_id]) for each in repairs}
 
@@ -496,7 +496,7 @@ class Decide(Repair):
             decide(connection, self.txn_id, reason, Action.REPAIR)
         except AlreadyDecided:
             connection.rollback()
-            stands = self.look(connection)
+            stands = self.examine(connection)
             lost = f"lost the race: {stands.said}"
             return stands if stands.state is State.DONE else Verdict(State.CANNOT, lost)
         except (CannotCommit, NotUndecided) as error:
@@ -532,11 +532,11 @@ class Resume(Repair):
     txn_id: UUID
     seen_at: datetime
 
-    def look(self, connection: Connection) -> Verdict:
+    def examine(self, connection: Connection) -> Verdict:
         return self._verdict(_known(connection, [self.txn_id])[self.txn_id])
 
     @classmethod
-    def look_together(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
+    def examine_all(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
         found = _known(connection, [each.txn_id for each in repairs])
         return {each: each._verdict(found[each.txn_id]) for each in repairs}
 
@@ -562,7 +562,7 @@ class Resume(Repair):
             if found:
                 note(connection, str(self.txn_id), "resume", reason)
             connection.commit()
-        return self._resumed if found else self.look(connection)
+        return self._resumed if found else self.examine(connection)
 
     @property
     def _resumed(self) -> Verdict:
@@ -615,12 +615,12 @@ class Replay(Repair):
     mark_of: Callable[[int], bytes]
     terms_of: TermsOf
 
-    def look(self, connection: Connection) -> Verdict:
-        return self.look_together(connection, [self])[self]
+    def examine(self, connection: Connection) -> Verdict:
+        return self.examine_all(connection, [self])[self]
 
     @classmethod
-    def look_together(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
-        found = _LetterLook(connection, repairs).verdicts()
+    def examine_all(cls, connection: Connection, repairs: Sequence[Self]) -> Mapping[Self, Verdict]:
+        found = _LetterState(connection, repairs).verdicts()
         connection.rollback()
         return {each: found[each][0] for each in repairs}
 
@@ -640,7 +640,7 @@ class Replay(Repair):
     def _apply(cls, connection: Connection, repairs: Sequence[Self], reason: str) -> Mapping[Self, Verdict]:
         """:raises AddressGone: an address or a group that one of the messages goes to is removed."""
         with boundary(), dead_letters.alone(connection) as half_ids:
-            look = _LetterLook(connection, repairs)
+            look = _LetterState(connection, repairs)
             found = look.verdicts()
             # repairs of one moment have the same letters
             can = {(each.step.half_id, each.step.group_id): each for _, lost in found.values() for each in lost}
@@ -652,7 +652,7 @@ class Replay(Repair):
                     terms = terms_of(connection, look.message(each.step.half_id), each.goal.fifo)
                     messages.append((each.step.half_id, each.goal, terms))
                 dead_letters.post_anew(connection, messages, half_ids, UuidV7())
-                tell_each(connection, "release", reason, [[delivery] for delivery in can])
+                add_ops(connection, "release", reason, [[delivery] for delivery in can])
                 note_each(connection, [each.name for each in can.values()], "replay", reason)
                 connection.commit()
         return {each: _done(*found[each]) for each in repairs}
@@ -664,7 +664,7 @@ def _done(verdict: Verdict, replayed: Sequence[_Lost]) -> Verdict:
     return Verdict(State.DONE, f"replayed: {', '.join(each.name for each in replayed)}")
 
 
-class _LetterLook:
+class _LetterState:
     """Determines what can be replayed, and how; reads each table once for all. The SQL transaction is the caller's."""
 
     def __init__(self, connection: Connection, repairs: Sequence[Replay]) -> None:

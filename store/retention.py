@@ -310,7 +310,7 @@ class _Work:
         shortest = min([self._policy.messages, *kept.values()])
         end = self._day_before(shortest)
         days = self.old_halves(kept)
-        if not days or (row is not None and self._looked(row.looked_at, shortest)):
+        if not days or (row is not None and self._ran_recently(row.looked_at, shortest)):
             return
         self._find_kept(begin_of(end), kept)
         for day in days:
@@ -322,7 +322,7 @@ class _Work:
         connection.execute(looked.on_conflict_do_update(index_elements=["table_name"], set_={"looked_at": at}))
         connection.commit()
 
-    def _looked(self, before: datetime, age: timedelta) -> bool:
+    def _ran_recently(self, before: datetime, age: timedelta) -> bool:
         """Whether retention ran recently, at ``before``, and no further day has become old enough since."""
         if self._by_size:
             return self._now < before + AGAIN_BY_SIZE

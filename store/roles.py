@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
 from store import audit
+from store.embedded.running import SERVES
 from store.errors import Conflict, StoreUnavailable, boundary
 from store.tables import SCHEMA, inbox_owner, metadata
 
@@ -185,6 +186,16 @@ def put_apart(connection: Connection, role: str) -> None:
         make(connection, SERVICE, for_=role)
         _grant(connection, SERVICE, role)
         connection.commit()
+
+
+def closed(connection: Connection) -> bool:
+    """Whether the server of this connection is an embedded one that applications cannot reach: it has a role of its
+    own for the service, and listens at no port.
+    """
+    found = text(
+        "select current_setting('listen_addresses') = '' and exists (select from pg_roles where rolname = :serves)"
+    )
+    return bool(connection.scalar(found, {"serves": SERVES}))
 
 
 def owns(connection: Connection, role: str | None = None) -> bool:

@@ -143,12 +143,12 @@ def _stage(connection: Connection, found: Iterable[Mapping[str, Any]]) -> Counte
     statement = f"copy staged_finding (number, {', '.join(COLUMNS)}) from stdin"
     with driver.cursor() as cursor, cursor.copy(statement.encode()) as copy:
         for number, each in enumerate(found, 1):
-            copy.write_row((number, *(_told(each[name]) for name in COLUMNS)))
+            copy.write_row((number, *(_without_nul(each[name]) for name in COLUMNS)))
             counts[each["kind"], each["severity"]] += 1
     return counts
 
 
-def _told(value: object) -> object:
+def _without_nul(value: object) -> object:
     """Make a value fit for PostgreSQL's text, which has no NUL; values of books and messages may have one."""
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
 

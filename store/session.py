@@ -99,7 +99,7 @@ def read(answer: bytes | str) -> Timeline | None:
     return Timeline(int(system), int(number, 16))
 
 
-class Seen:
+class SeenTimelines:
     """Remembers the highest timeline of the last system that this process, or one that shares its memory, has seen."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Seen:
         return seen.number if seen.number > at.number else 0
 
 
-SEEN = Seen()
+SEEN = SeenTimelines()
 
 
 def unfit(at: Timeline | None, host: str, port: int | str) -> str:

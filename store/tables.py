@@ -789,8 +789,8 @@ _FILES = ("functions", "views", "messages", "application")
 
 def _run_files(_: MetaData, connection: Connection, **__: object) -> None:
     for name in _FILES:
-        # without parameters the driver sends the statements of a file together, and does not interpret % in them
-        connection.exec_driver_sql((_SQL / f"{name}.sql").read_text("utf-8"), execution_options={"no_parameters": True})
+        # without parameters, of which a colon would be one, the driver sends the statements of a file together
+        connection.execute(text((_SQL / f"{name}.sql").read_text("utf-8").replace(":", r"\:")))
 
 
 event.listen(metadata, "after_create", _run_files)

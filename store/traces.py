@@ -204,16 +204,16 @@ class _Search:
         self._gone = self._gone_until()
         self._steps: list[Step] = []
         self._places: dict[tuple[int, int], Place] = {}
-        self._looked = False
+        self._all_searched = False
 
     def run(self) -> Deliveries:
         first, last = moment_of(self._halves[0]), moment_of(self._halves[-1])
         first, last = min(first, self._committed_at), max(last, self._committed_at)
-        self._look(_BY_KEY)  # most entries have the ids of their halves
+        self._search(_BY_KEY)  # most entries have the ids of their halves
         since = first - LONGEST_UNDECIDED - SLACK
         for ring in rings(first, last, since, max(last, self._now) + SLACK):
             if ring.width > _NEAR:
-                self._look_at_all()
+                self._search_all()
             for low, high in ring.parts:
                 covers = "o.half_ids && cast(:halves as int8[]) and u.half_id = any(cast(:halves as int8[]))"
                 if self._archive is not None:
@@ -258,14 +258,14 @@ class _Search:
     def _known(self) -> list[int]:
         return sorted({each for each in self._addresses.values() if each is not None})
 
-    def _look_at_all(self) -> None:
+    def _search_all(self) -> None:
         """Search entries whose ids are not those of their halves: all entries of the groups above the first half."""
-        if not self._looked:
-            self._looked = True
+        if not self._all_searched:
+            self._all_searched = True
             if self._open():
-                self._look(f"select * from {SCHEMA}.entry e where e.group_id = g.id and e.id >= :first")
+                self._search(f"select * from {SCHEMA}.entry e where e.group_id = g.id and e.id >= :first")
 
-    def _look(self, entries: str) -> None:
+    def _search(self, entries: str) -> None:
         with boundary():
             rows = self._connection.execute(
                 text(

@@ -44,7 +44,7 @@ class Lag:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class WatchState:
     """The state of the watch. ``counts``: by kind of row and decision; ``findings``: by kind and severity."""
 
     id: UUID
@@ -95,9 +95,9 @@ def count(connection: Connection, watch_id: UUID, batch: Batch, version: str) ->
     return new
 
 
-def look(
+def record(
     connection: Connection, watch_id: UUID, findings: Sequence[Mapping[str, Any]], version: str
-) -> tuple[Watched, list[Mapping[str, Any]]]:
+) -> tuple[WatchState, list[Mapping[str, Any]]]:
     """Add findings that no batch has, and note how far behind the watch is, and which days were dropped; commits.
 
     Returns the state of the watch, and the new findings.
@@ -119,12 +119,12 @@ def look(
         connection.execute(update(watch).values(values))
         new = _add(connection, watch_id, findings, version)
         connection.commit()
-    now = watched(connection)
+    now = state(connection)
     assert now is not None
     return now, new
 
 
-def watched(connection: Connection) -> Watched | None:
+def state(connection: Connection) -> WatchState | None:
     """Return the state of the watch, or None. Reads the rows behind, up to :data:`MOST_BEHIND` of a table."""
     with boundary():
         row = connection.execute(select(watch)).one_or_none()
@@ -134,7 +134,7 @@ def watched(connection: Connection) -> Watched | None:
         counted = connection.scalar(select(run.c.counts).where(run.c.watch_id == row.id)) or []
         lag = _lag(connection, row.position)
         connection.rollback()
-    return Watched(
+    return WatchState(
         id=row.id,
         batch=row.batch,
         position=row.position,

@@ -96,7 +96,7 @@ class Old:
         return done
 
     def drop(self) -> Dropped:
-        days.look_at_once(self.connection)
+        days.run_retention_soon(self.connection)
         self.connection.commit()
         return drop_old(self.connection, POLICY)
 

@@ -130,7 +130,7 @@ class Link:
         self.credit -= 1
         self.sent.append(due)
 
-    def looked(self) -> None:
+    def none_due(self) -> None:
         self.looks += 1
 
 

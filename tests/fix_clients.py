@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @contextmanager
-def _alone(project: Path) -> Iterator[None]:
+def alone(project: Path) -> Iterator[None]:
     """No other process of the tests builds ``project`` meanwhile."""
     with (project / ".building").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -43,7 +43,7 @@ def maven_classpath(project: Path, *, reactor: Path | None = None, with_sources_
         for each in (project, *([with_sources_of] if with_sources_of else []))
         for path in (each / "pom.xml", *each.glob("src/main/**/*.java"))
     ]
-    with _alone(project):
+    with alone(project):
         if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
             done = maven(reactor or project, "clean", "package" if reactor else "process-classes")
             assert done.returncode == 0, done.stdout + done.stderr
@@ -65,7 +65,7 @@ def npm_modules(project: Path) -> Path:
     if shutil.which("npm") is None:
         pytest.fail("Node.js 18 or newer with npm is needed for the tests with JavaScript clients")
     installed = project / "node_modules" / ".package-lock.json"
-    with _alone(project):
+    with alone(project):
         if not installed.exists() or installed.stat().st_mtime < (project / "package-lock.json").stat().st_mtime:
             done = subprocess.run(["npm", "ci", "--silent"], cwd=project, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -89,7 +89,7 @@ def need(tool: str, question: str, oldest: tuple[int, int], source: str) -> None
 
 def built(project: Path, program: str, command: list[str], **environment: str) -> Path:
     """The path of ``program`` in ``project``; runs ``command``, which does nothing when it is up to date."""
-    with _alone(project):
+    with alone(project):
         done = subprocess.run(
             command, cwd=project, env={**os.environ, **environment}, capture_output=True, text=True, check=False
         )
@@ -159,12 +159,6 @@ def proton_cpp_program() -> Path:
     if (int(found["MAJOR"]), int(found["MINOR"])) < oldest:
         pytest.skip(f"{wanted}, found {found['MAJOR']}.{found['MINOR']}")
     return built(REPOSITORY / "tests" / "acceptance" / "cpp", "acceptance", ["make", "--silent", "CXX=c++"])
-
-
-@pytest.fixture(scope="session")
-def jms_classpath() -> str:
-    """The class path of the acceptance cases with Qpid JMS."""
-    return maven_classpath(REPOSITORY / "tests" / "acceptance" / "jms")
 
 
 @pytest.fixture(scope="session")

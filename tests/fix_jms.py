@@ -11,9 +11,23 @@ from typing import Any
 
 import pytest
 
+from tests.fix_clients import REPOSITORY, alone, maven_classpath
 from tests.fix_service import PATIENCE, Service
 
 Seen = dict[str, Any]
+
+_PROJECT = REPOSITORY / "tests" / "acceptance" / "jms"
+#: What Java has read and checked of the classes of a case, which it maps at its next start: half of its time.
+_CLASSES = _PROJECT / "target" / "cases.jsa"
+
+
+def _java(classpath: str, option: str, case: str, url: str) -> list[str]:
+    return [
+        *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx512m", "-Xlog:disable"),
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        option,
+        *("-cp", classpath, "acceptance.Driver", case, url),
+    ]
 
 
 class Driver:
@@ -22,11 +36,7 @@ class Driver:
     def __init__(self, classpath: str, case: str, url: str, environment: Mapping[str, str] | None = None) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the process)
         self._process = subprocess.Popen(
-            [
-                *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx512m"),
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-                *("-cp", classpath, "acceptance.Driver", case, url),
-            ],
+            _java(classpath, f"-XX:SharedArchiveFile={_CLASSES}", case, url),
             env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -61,6 +71,22 @@ class Driver:
 
 #: Starts a case; it is gone when the test ends, however that is.
 Jms = Callable[..., Driver]
+
+
+@pytest.fixture(scope="session")
+def jms_classpath() -> str:
+    """The class path of the acceptance cases with Qpid JMS: jars, as Java maps the classes of no folder."""
+    built = maven_classpath(_PROJECT)
+    classes, _, libraries = built.partition(os.pathsep)
+    jar = _CLASSES.with_suffix(".jar")
+    classpath = os.pathsep.join([str(jar), libraries])
+    with alone(_PROJECT):
+        if not _CLASSES.exists():
+            subprocess.run(["jar", "--create", "--file", jar, "-C", classes, "."], check=True)
+            # Nothing listens there: it ends when it has loaded all that it takes to connect.
+            nowhere = _java(classpath, f"-XX:ArchiveClassesAtExit={_CLASSES}", "browser", "amqp://127.0.0.1:1")
+            subprocess.run(nowhere, capture_output=True, check=False)
+    return classpath
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ class Output:
         #: by the service's channel
         self.sessions: dict[int, _Session] = {}
 
-    def ask(self, about: object, frame: Callable[[], bytes]) -> None:
+    def add_frame(self, about: object, frame: Callable[[], bytes]) -> None:
         self._asked[about] = frame
 
     def write(self, room: int) -> None:
@@ -122,7 +122,7 @@ class Served:
         self.output: Any = Output(self.transport)
         self.endpoints: Any = self
         #: knows no transaction
-        self.service: Any = SimpleNamespace(registry=SimpleNamespace(not_taken=lambda txn_id, owner: None))
+        self.service: Any = SimpleNamespace(registry=SimpleNamespace(refuse_incomplete=lambda txn_id, owner: None))
         self.links: dict[engine.Pointer, _Link] = {}
         self.sessions: set[engine.Pointer] = set()
         self.closing = False

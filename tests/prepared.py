@@ -28,6 +28,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+import typer.main
+
 from store.compiled import PURE_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,6 +237,10 @@ def _main() -> None:
         for found in pkgutil.walk_packages(path, f"{package}."):
             if not found.name.endswith("__main__"):
                 importlib.import_module(found.name)
+    # Typer looks at the parameters of all commands before it runs one: most of what a short command does.
+    typers, name = vars(typer.main), "get_params_from_function"
+    typers[name] = functools.cache(typers[name])
+    typer.main.get_command(runpy.run_module("coordinator.__main__", run_name="looked at")["app"])
     gc.collect()
     gc.freeze()
     _serve(own)

@@ -63,7 +63,7 @@ class Told:
         self.ids.add(watch_id)
         self.batches.append(batch)
 
-    def look(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
+    def add_findings(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
         self.ids.add(watch_id)
         self.looks.append(findings)
         self.check()

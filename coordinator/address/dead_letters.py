@@ -61,7 +61,7 @@ TXN_ID = "x-opt-txn-id"
 #: of a message whose transaction no checker has answered
 PRODUCER_GROUP, CHECK_COUNT = "x-opt-producer-group", "x-opt-check-count"
 
-_TOLD = (ORIGINAL_ADDRESS, ORIGINAL_ID, DELIVERY_COUNT, LAST_ERROR, TXN_ID, PRODUCER_GROUP, CHECK_COUNT)
+_FACTS = (ORIGINAL_ADDRESS, ORIGINAL_ID, DELIVERY_COUNT, LAST_ERROR, TXN_ID, PRODUCER_GROUP, CHECK_COUNT)
 #: how many characters of an error are read: twice as many as a consumer's error may have
 _LONGEST_ERROR = 2000
 #: octets of the descriptor of a letter's message annotations
@@ -92,9 +92,9 @@ def read_story(head: bytes) -> Story:
     told: dict[str, object] = {}
     with suppress(DecodeError):  # up to a pair that cannot be decoded
         for key, pair in pairs(section, _SECTION_BEGIN) if section else ():
-            if key in _TOLD:
+            if key in _FACTS:
                 told[str(key)], _ = decode(pair, skip(pair, 0))
-    address, number, count, error, txn_id, group, checks = (told.get(name) for name in _TOLD)
+    address, number, count, error, txn_id, group, checks = (told.get(name) for name in _FACTS)
     return Story(
         original_address=address if isinstance(address, str) and _can_be(address) else None,
         original_id=number if type(number) is int else None,
@@ -226,12 +226,12 @@ class DeadLetters:
             try:
                 front_of(head)
             except DecodeError:
-                self._ask_head(failed, origin, address, 2 * len(head))
+                self._load_head(failed, origin, address, 2 * len(head))
                 return
         told = letter(head, failed.annotations or b"", story_of(failed, origin), failed.whole)
         self._instance.commit.add(Burial(self._instance, self, failed, origin, address, told, head))
 
-    def _ask_head(self, failed: Failed, origin: str, address: Address, size: int) -> None:
+    def _load_head(self, failed: Failed, origin: str, address: Address, size: int) -> None:
         def answered(head: bytes | None) -> None:
             if head:
                 self._bury(failed, origin, address, head)

@@ -111,6 +111,8 @@ class Maker(Protocol):
 
 
 class Directory:
+    """Resolves names to addresses for links, the relay and dead letters. Beyond a bound it forgets the least used."""
+
     def __init__(self, instance: Instance, queues: Queues, policy: AddressPolicy) -> None:
         self._instance = instance
         self._queues = queues
@@ -152,15 +154,15 @@ class Directory:
     def changed(self, name: str) -> None:
         """Load an address anew that some instance has changed or removed. Links that use it keep the same object."""
         if name in self._known:
-            self._ask_again([name])
+            self._query_again([name])
 
     def all_changed(self) -> None:
         """Load all addresses anew, many at once, as any may have changed."""
         names = list(self._known)
         for start in range(0, len(names), _ASKED_AT_ONCE):
-            self._ask_again(names[start : start + _ASKED_AT_ONCE])
+            self._query_again(names[start : start + _ASKED_AT_ONCE])
 
-    def _ask_again(self, names: list[str]) -> None:
+    def _query_again(self, names: list[str]) -> None:
         def refreshed(there: dict[str, questions.Stored] | StoreError) -> None:
             if not isinstance(there, StoreError):
                 for name in names:
@@ -233,22 +235,22 @@ class Directory:
 
     def _looked_up(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
         try:
-            self._go_on(name, origin, topic, stored, made=made)
+            self._resolved(name, origin, topic, stored, made=made)
         except Exception:  # noqa: BLE001 - after a defect, too, the links that wait must be answered
             self._instance.loop.contain(self._looked_up)
-            self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the service failed; its log says more"))
+            self._answer(name, origin, Refusal(Condition.INTERNAL_ERROR, "the service failed; its log says more"))
 
-    def _go_on(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
+    def _resolved(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
         if isinstance(stored, StoreError):
             if made and origin == "dynamic":  # no other instance knows of it
                 self._drop_dynamic(name, self._waiting[name, origin][0][1])
             refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists")
-            self._tell(name, origin, refusal)
+            self._answer(name, origin, refusal)
         elif stored is not None:
-            self._tell(name, origin, self._remember(name, stored))
+            self._answer(name, origin, self._remember(name, stored))
         elif made:
             refusal = Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made")
-            self._tell(name, origin, refusal)
+            self._answer(name, origin, refusal)
         elif origin == "use" and name == addresses.UNANSWERED:
             self._make_for_letters(name)
         elif origin == "use" and name.startswith(DEAD_LETTERS):
@@ -274,24 +276,24 @@ class Directory:
         try:
             maker = self._named_by(name, "use")
         except Refusal as refusal:
-            self._tell(name, "use", refusal)
+            self._answer(name, "use", refusal)
             return
-        self.resolve(name, lambda found: self._tell(name, "use", found), maker=maker, origin="dead-letter")
+        self.resolve(name, lambda found: self._answer(name, "use", found), maker=maker, origin="dead-letter")
 
     def _make(self, name: str, origin: str, topic: bool) -> None:
         new = self._policy.decide(name, topic=topic) if origin == "use" else addresses.own(name, topic=topic)
         if isinstance(new, addresses.NotMade):
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
-            self._tell(name, origin, Refusal(condition, new.message))
+            self._answer(name, origin, Refusal(condition, new.message))
             return
         most = self._instance.bounds.addresses_per_connection
         try:
             maker = self._named_by(name, origin)
         except Refusal as refusal:
-            self._tell(name, origin, refusal)
+            self._answer(name, origin, refusal)
             return
         if maker is not None and maker.addresses_made >= most:
-            self._tell(name, origin, _too_many(most))
+            self._answer(name, origin, _too_many(most))
             return
         if maker is not None:
             maker.addresses_made += 1
@@ -302,7 +304,7 @@ class Directory:
             if maker is not None and not its_own:
                 maker.addresses_made -= 1
             if isinstance(answer, StoreError):
-                self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
+                self._answer(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
                 return
             self._look_up(name, origin, topic, made=True)
 
@@ -380,7 +382,7 @@ class Directory:
                 if queue.idle:
                     queue.share()
 
-    def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
+    def _answer(self, name: str, origin: str, found: Address | Refusal) -> None:
         for callback, _ in self._waiting.pop((name, origin), ()):
             try:
                 callback(found)

@@ -32,6 +32,8 @@ NO_LOCAL = "no-local"
 
 
 class Enqueue:
+    """Computes the terms of posts, and makes their entries. Raises Refusal if a message cannot be taken."""
+
     #: the refusal of posts, and of discharges of transactions with posts, while the disk is nearly full
     disk_refusal = Refusal(
         Condition.RESOURCE_LIMIT_EXCEEDED,
@@ -139,7 +141,7 @@ class Enqueue:
         if terms.message_group:
             batch.wake_keys.add((group_id, key_of(terms, half_id)))
         else:
-            batch.tell(group_id, half_id)
+            batch.notify(group_id, half_id)
 
     def posted(self, address: Address, entry: Entry | None, half_id: int, terms: DeliveryTerms) -> None:
         """Pass on an entry whose rows of :meth:`write_entry` are durable."""

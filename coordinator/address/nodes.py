@@ -31,25 +31,9 @@ class Address:
     """
 
     __slots__ = (
-        "check_terms",
-        "delayed",
-        "dynamic",
-        "fans",
-        "fifo",
-        "gone",
-        "groups",
-        "id",
-        "name",
-        "noted",
-        "own_policies",
-        "particular",
-        "policies",
-        "queue",
-        "subscriptions",
-        "topic",
-        "transactional",
-        "users",
-    )
+        "check_terms", "delayed", "dynamic", "fans", "fifo", "gone", "groups", "id", "name", "noted", "own_policies",
+        "particular", "policies", "queue", "subscriptions", "topic", "transactional", "users",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -113,7 +97,7 @@ class Address:
             queue.policies = self.policies_of(queue.group_id)
 
 
-def look_at_target(name: str) -> None:
+def check_target(name: str) -> None:
     """Check that clients may post to the address ``name``, whether it exists or not.
 
     :raises Refusal: the address keeps dead letters, which the service alone posts, each with its op.

@@ -88,6 +88,8 @@ class Grantee(Protocol):
 
 
 class Permissions:
+    """Knows the rights of each connected user, and calls its connections (``Grantee``) when they change."""
+
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._holders: dict[str | None, dict[Grantee, None]] = {}
@@ -97,12 +99,12 @@ class Permissions:
         self._wanted: dict[str, None] = {}
         #: the number of changes as of which the known rights were queried
         self._changes = -1
-        self._asking = False
+        self._refreshing = False
         self._again = False
 
     def start(self) -> None:
         self._instance.loop.call_later(_LOOK_SECONDS, self.start)
-        self.look()
+        self.refresh()
 
     def enter(self, holder: Grantee) -> None:
         """Add a connection, which gets its rights at once, or when the store has answered."""
@@ -112,7 +114,7 @@ class Permissions:
             holder.granted(rights)
         elif holder.user is not None:
             self._wanted[holder.user] = None
-            self.look()
+            self.refresh()
 
     def leave(self, holder: Grantee) -> None:
         holders = self._holders.get(holder.user, {})
@@ -123,19 +125,19 @@ class Permissions:
                 self._rights.pop(holder.user, None)
                 self._wanted.pop(holder.user, None)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Query the number of changes, and the rights that are wanted."""
-        if self._asking:
+        if self._refreshing:
             self._again = True
             return
-        self._asking, self._again = True, False
+        self._refreshing, self._again = True, False
         names = list(islice(self._wanted, _ASKED_AT_ONCE))
         for name in names:
             del self._wanted[name]
         questions.find(self._instance.queries, names, lambda found: self._found(names, found))
 
     def _found(self, names: Sequence[str], found: questions.Found | StoreError) -> None:
-        self._asking = False
+        self._refreshing = False
         if isinstance(found, StoreError):  # the next poll queries again
             self._want(names)
             return
@@ -146,7 +148,7 @@ class Permissions:
         for name in names:
             self._learn(name, found.users.get(name, frozenset()))
         if self._wanted or self._again:
-            self.look()
+            self.refresh()
 
     def _want(self, names: Sequence[str]) -> None:
         self._wanted.update(dict.fromkeys(name for name in names if name in self._holders))

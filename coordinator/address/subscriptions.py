@@ -77,11 +77,11 @@ class Subscriptions:
 
         def made(group_id: int | StoreError | None) -> None:
             if group_id is None:  # another instance has just created it: now it can be found
-                ask()
+                make()
                 return
             ending = key in self._ending or consumer_groups.is_ending(group_id)
             if ending and joining.refusal is None and time.monotonic() < until:
-                self._instance.loop.call_later(_LOOK_SECONDS, ask)
+                self._instance.loop.call_later(_LOOK_SECONDS, make)
                 return
             self._joining[key] -= 1
             if not self._joining[key]:
@@ -103,11 +103,11 @@ class Subscriptions:
         most = self._instance.bounds.groups_per_address if absent is None else 0
         instance = 0 if group.lasting else self._instance.instance_id
 
-        def ask() -> None:
+        def make() -> None:
             asked = self._instance.queries
             consumer_groups.make(asked, address.id, group.name, instance, most, made, user=user, owned=group.owned)
 
-        ask()
+        make()
 
     def _joined(self, address: Address, group: Group, group_id: int) -> Queue:
         queue = self._queues.queue(group_id, address.id, group.name, address.policies_of(group_id))
@@ -124,13 +124,13 @@ class Subscriptions:
         not ended; None if there is no further one. ``after``: the group of the one found before, or 0.
         """
 
-        def looked(answer: tuple[int, str] | StoreError | None) -> None:
+        def looked_up(answer: tuple[int, str] | StoreError | None) -> None:
             if isinstance(answer, tuple) and answer[0] in self._ending.values():
                 self.find(name, answer[0], user, found)
             else:
                 found(answer)
 
-        consumer_groups.subscription_of(self._instance.queries, name, after, looked, user=user)
+        consumer_groups.subscription_of(self._instance.queries, name, after, looked_up, user=user)
 
     def remove(self, address: Address, queue: Queue, *, lasting: bool = False) -> None:
         """Remove the group with its entries, once all transactions that retire its deliveries are decided. ``lasting``:

@@ -21,7 +21,7 @@ from coordinator.commands.administration import (
     print_table,
     store,
 )
-from coordinator.commands.group import INHERIT, MOST_ATTEMPTS, MOST_RETENTION_HOURS, expiry_policy, retry_policy, said
+from coordinator.commands.group import INHERIT, MOST_ATTEMPTS, MOST_RETENTION_HOURS, expiry_policy, retry_policy, words
 
 RetentionHours = Annotated[
     int | None,
@@ -196,7 +196,7 @@ def set_(
             fail(f"--kind: {shown(name)} is of kind {before}; to or from fifo no address changes: make another one")
         if before is None or not addresses.change(connection, name, {**changes, **_kept(retention_hours)}):
             fail(f"there is no address {shown(name)}")
-    typer.echo(f"{shown(name)}: {said(changes)}")
+    typer.echo(f"{shown(name)}: {words(changes)}")
 
 
 def _check_terms(*given: str | None) -> dict[str, int | None]:

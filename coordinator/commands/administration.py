@@ -1,4 +1,4 @@
-"""What the administrative commands share: how they find the store, print an answer, and fail.
+"""Parts of the administrative commands: find the store, print an answer, fail.
 
 Exit status: 0 done, 1 it could not be done (not found, refused, the database is away), 2 the command itself is wrong,
 or its standard output cannot be written.
@@ -46,8 +46,8 @@ def require(extra: str) -> None:
 
 
 def named_folder(text: str) -> Path:
-    """The folder of an option. An empty text ends the command: it may be of a variable that is not set, and would be
-    the current folder.
+    """Return the folder of an option. An empty text ends the command: it may be of a variable that is not set, and
+    would be the current folder.
     """
     if not text:
         fail("a folder is given as an empty text; the current one is .", 2)
@@ -80,7 +80,7 @@ _WIDEST_CELL = 100
 
 
 def settings(config: Path | None, **flags: object) -> Settings:
-    """The settings, with those of the command line; ends the command if one is wrong."""
+    """Return the settings, with those of the command line; ends the command if one is wrong."""
     from coordinator.process.arguments import hide
     from coordinator.settings import SettingsInvalid, load
 
@@ -93,8 +93,8 @@ def settings(config: Path | None, **flags: object) -> Settings:
 
 
 def database(config: Path | None, database_url: str | None, data_dir: Path | None, status: int = 1) -> str:
-    """The URL of the store: of the flag or the settings, else of the embedded server, which must run; if it does not,
-    the command ends with ``status``, as it does with 2 if both are given as flags.
+    """Return the URL of the store: of the flag or the settings, else of the embedded server, which must run; if it does
+    not, the command ends with ``status``, as it does with 2 if both are given as flags.
     """
     return database_of(settings(config, database_url=database_url, data_dir=data_dir), database_url, data_dir, status)
 
@@ -117,7 +117,7 @@ def database_of(found: Settings, database_url: str | None, data_dir: Path | None
 
 
 def user_name(text: str, kind: str = "user") -> str:
-    """The name of a user, or of a role, as it is stored; ends the command if it can be none."""
+    """Return the name of a user, or of a role, as it is stored; ends the command if it can be none."""
     from coordinator.login import verifiers
 
     try:
@@ -127,7 +127,7 @@ def user_name(text: str, kind: str = "user") -> str:
 
 
 def actor(reason: str | None) -> Actor:
-    """The person who runs this command, for the audit; ends the command if ``reason`` can be none."""
+    """Return the person who runs this command, for the audit; ends the command if ``reason`` can be none."""
     from store.audit import LONGEST_REASON, Actor
 
     if reason is not None and not (0 < len(reason) <= LONGEST_REASON and reason.strip() and reason.isprintable()):
@@ -150,7 +150,7 @@ def store(
     work: Work = "brief",
     status: int = 1,
 ) -> Iterator[Connection]:
-    """A connection to the store, its schema checked; an error of the store ends the command with ``status``.
+    """Yield a connection to the store, its schema checked; an error of the store ends the command with ``status``.
     ``reason``: of what is decided, for the audit.
     """
     person = actor(reason)
@@ -174,7 +174,7 @@ def store(
 
 
 def _standby_of(url: str) -> str:
-    """What there is to say of those that hold locks while their commits wait for a standby."""
+    """Return a text about the sessions that hold locks while their commits wait for a standby; may be empty."""
     from store.database import BRIEF, connected
     from store.errors import StoreError
     from store.locks import waiting_for_standby
@@ -190,7 +190,7 @@ def _standby_of(url: str) -> str:
 
 @contextmanager
 def defects_by_name() -> Iterator[None]:
-    """An error that no one has foreseen ends the command with 2, for those whose 1 means that something was found."""
+    """End the command with 2 after an unexpected error, as its 1 means that something was found."""
     try:
         yield
     except typer.Exit:
@@ -256,7 +256,7 @@ def _cell(value: object) -> str:
 
 
 def _harmless(character: str) -> str:
-    """A character of a JSON text. What is not printable is in a string, except for the ends of lines."""
+    """Escape a character of a JSON text: unprintable ones occur in strings, except line ends."""
     return character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
 
 

@@ -23,7 +23,7 @@ app = typer.Typer(
 
 @contextmanager
 def _archive(config: Path | None, database_url: str | None, data_dir: Path | None) -> Iterator[Connection]:
-    """A connection to the store; what is wrong with the archive ends the command with 2."""
+    """Yield a connection to the store; what is wrong with the archive ends the command with 2."""
     from store.archive.copies import ArchiveUnusable
 
     try:
@@ -34,7 +34,7 @@ def _archive(config: Path | None, database_url: str | None, data_dir: Path | Non
 
 
 def _root(connection: Connection, given: Path | None = None) -> Path:
-    """The folder of the archive: this one, or that of the archive which is on; ends the command if none is."""
+    """Return the folder of the archive: this one, or that of the archive which is on; ends the command if none is."""
     from store.archive import days
 
     root = given or days.folder(connection)

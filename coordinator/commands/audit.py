@@ -67,7 +67,7 @@ def audit(
 
 
 def _row(line: Line) -> dict[str, object]:
-    detail = " ".join(f"{name}={_said(value)}" for name, value in line.detail.items() if value is not None)
+    detail = " ".join(f"{name}={_shown(value)}" for name, value in line.detail.items() if value is not None)
     return {
         "at": line.at.astimezone(UTC),
         "who": line.os_user or line.client_user,
@@ -80,7 +80,7 @@ def _row(line: Line) -> dict[str, object]:
     }
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

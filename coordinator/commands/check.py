@@ -44,7 +44,7 @@ def check(
         read = settings(config, database_url=database_url, data_dir=data_dir)
         url = database_of(read, database_url, data_dir, 2)
         with connected(url, application_name="coordinator command", patience=BRIEF) as connection:
-            found = health.look(connection)
+            found = health.read(connection)
     except StoreError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None

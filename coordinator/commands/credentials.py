@@ -27,7 +27,7 @@ Credentials = Annotated[
 
 
 def store_url(config: Path | None, database_url: str | None, data_dir: Path | None, credentials: Path | None) -> str:
-    """The store's URL; without one, ends the command with 2, as 1 may mean findings."""
+    """Return the store's URL; without one, ends the command with 2, as 1 may mean findings."""
     if credentials is not None:
         if (database_url, data_dir) != (None, None):
             fail("--credentials: give it, or --database-url, or --data-dir, not both", 2)
@@ -39,7 +39,7 @@ def store_url(config: Path | None, database_url: str | None, data_dir: Path | No
 
 
 def _url_in(credentials: Path) -> str:
-    """The URL in the file; ends the command if there is none."""
+    """Return the URL in the file; ends the command if there is none."""
     from spark.source import SourceOptionError
     from spark.source import database_url as url_in
     from store.database import check_url

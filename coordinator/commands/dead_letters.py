@@ -185,7 +185,7 @@ class _Goals:
 
 
 def _group(connection: Connection, name: str) -> tuple[int, str]:
-    """The consumer group of the letters, and the name of their address."""
+    """Return the consumer group of the letters, and the name of their address."""
     from coordinator.address.addresses import dead_letter_name, keeps_dead_letters, shown
     from store import dead_letters
 

@@ -86,7 +86,7 @@ def show(
 
 
 def the_run(connection: Connection, number: int) -> Stored:
-    """The run of this number; ends the command if there is none."""
+    """Return the run of this number; ends the command if there is none."""
     from store import runs
 
     found = runs.run_of(connection, number) if 0 < number < 1 << 31 else None

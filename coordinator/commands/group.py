@@ -34,7 +34,7 @@ MOST_RETENTION_HOURS = 876_000
 
 
 def retry_policy(text: str) -> str:
-    """As it is stored; ends the command if ``text`` is none."""
+    """Parse ``text`` as the store has it; ends the command if that fails."""
     from coordinator.group.policies import RetryInvalid, parse_retry
 
     try:
@@ -51,8 +51,8 @@ def expiry_policy(text: str, *, inherited: bool = False) -> str:
     return text
 
 
-def said(changes: Mapping[str, object]) -> str:
-    """What has changed, by column; None: inherited."""
+def words(changes: Mapping[str, object]) -> str:
+    """Format changed columns; None: inherited."""
     return ", ".join(f"{column} {INHERIT if value is None else value}" for column, value in changes.items())
 
 
@@ -70,7 +70,7 @@ Name = Annotated[
 
 
 def find(connection: Connection, name: str) -> tuple[str, int]:
-    """The address of the group ``name``, and the group's id; ends the command if there is none."""
+    """Return the address of the group ``name``, and the group's id; ends the command if there is none."""
     from coordinator.address.addresses import GROUP_SEPARATOR, shown
     from store import addresses
 
@@ -114,7 +114,7 @@ def list_(
 
 
 def _moved(seek: dict[str, Any] | None) -> str | None:
-    """Where the group was moved to last, and how many messages that concerned."""
+    """Return where the group was moved to last, and how many messages that concerned."""
     from store.ids import moment_of
 
     if seek is None:
@@ -163,11 +163,11 @@ def set_(
         address, group = find(connection, name)
         if not addresses.change_group(connection, address, group, changes):
             fail(f"the group {shown(name)} was removed meanwhile")
-    typer.echo(f"{shown(name)}: {said(changes)}")
+    typer.echo(f"{shown(name)}: {words(changes)}")
 
 
 def _checked(column: str, value: str) -> str | int:
-    """The value as it is stored."""
+    """Return the value as it is stored."""
     if column == "on_expiry":
         return expiry_policy(value, inherited=True)
     if column == "max_attempts":

@@ -1,4 +1,4 @@
-"""The beginning of a stored message, read on until it has all that a command looks at."""
+"""Read the beginning of a stored message, up to all sections that a command needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LONGEST_HEAD = 1 << 22
 
 
 def whole_head(connection: Connection, half_id: int, head: bytes, size: int) -> bytes:
-    """The sections of a message before its body, as far as its first megabytes have them. ``head``: its first octets,
-    of ``size`` in all.
+    """Return the sections of a message before its body, as far as its first megabytes have them. ``head``: its first
+    octets, of ``size`` in all.
     """
     from store import dead_letters
     from store.codec.message import shows_properties

@@ -1,4 +1,4 @@
-"""What waits for the locks of others says so, and who holds them, and goes on waiting."""
+"""Report that a command waits for locks, and who holds them, while it waits."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LONG_SECONDS = 2.0
 
 
 @contextmanager
-def told(url: str, session: str, tell: Callable[[str], None]) -> Iterator[None]:
-    """While a statement of the block waits, call ``tell``, in another thread, and again when others hold it up.
+def reporting(url: str, session: str, report: Callable[[str], None]) -> Iterator[None]:
+    """While a statement of the block waits, call ``report``, in another thread, and again when others hold it up.
     ``session``: the name under which it connects.
     """
     ended = Event()
 
-    def look() -> None:
+    def watch() -> None:
         said = ""
         while not ended.wait(_LOOK_SECONDS):
             try:
@@ -32,10 +32,10 @@ def told(url: str, session: str, tell: Callable[[str], None]) -> Iterator[None]:
                 continue
             text = f"waiting for a lock ({found.of_what}), held by {found.by}" if found.by else ""
             if text and text != said and not ended.is_set():
-                tell(text)
+                report(text)
             said = text
 
-    thread = Thread(target=look, daemon=True)
+    thread = Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield

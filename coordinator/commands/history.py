@@ -165,7 +165,7 @@ def _number(text: str) -> int:
 
 @contextmanager
 def _root(connection: Connection, given: Path | None, off: bool) -> Iterator[Path | None]:
-    """The folder of the archive; None: it is not read. What is wrong with the archive ends the command with 2."""
+    """Yield the folder of the archive; None: it is not read. What is wrong with the archive ends the command with 2."""
     if given is not None and off:
         fail("--archive, --no-archive: give one of them", 2)
     from store.archive import days
@@ -195,7 +195,7 @@ def _by_txn_id(connection: Connection, root: Path | None, txn_id: UUID, limit: i
 
 
 def _why_unknown(connection: Connection, root: Path | None, txn_id: UUID) -> str:
-    from coordinator.commands.timeline import said
+    from coordinator.commands.timeline import as_utc
     from store import history as known
     from store import retention
     from store.ids import declared_at
@@ -204,9 +204,9 @@ def _why_unknown(connection: Connection, root: Path | None, txn_id: UUID) -> str
     if genuine is False:
         return "is not known: its id was not made by this store, or for a user that was removed"
     at, kept_since = declared_at(txn_id.bytes), retention.decisions_kept_since(connection)
-    declared = said(at)
-    if kept_since is not None and declared < said(kept_since):
-        why = f"it was declared at {declared}, and decisions are kept since {said(kept_since)}"
+    declared = as_utc(at)
+    if kept_since is not None and declared < as_utc(kept_since):
+        why = f"it was declared at {declared}, and decisions are kept since {as_utc(kept_since)}"
         known_once = "" if genuine else ", if it ever was"
         return f"is not known any more{known_once}: {why}{_archived(connection, root, 'op', at)}"
     if genuine is None:
@@ -218,7 +218,7 @@ def _why_unknown(connection: Connection, root: Path | None, txn_id: UUID) -> str
 
 
 def _archived(connection: Connection, root: Path | None, table: str, moment: datetime) -> str:
-    """What is to be said of the archive, if it has the day of ``moment``."""
+    """Return a hint at the archive, if it has the day of ``moment``."""
     from store.archive import days
 
     day = days.dropped(connection, table, moment)
@@ -230,7 +230,7 @@ def _archived(connection: Connection, root: Path | None, table: str, moment: dat
 
 
 def _by_half_id(connection: Connection, root: Path | None, half_id: int) -> Timeline:
-    from coordinator.commands.timeline import of_message, said
+    from coordinator.commands.timeline import as_utc, of_message
     from store import retention
     from store.ids import moment_of
 
@@ -238,7 +238,7 @@ def _by_half_id(connection: Connection, root: Path | None, half_id: int) -> Time
     if found is None:
         kept_since = retention.messages_kept_since(connection)
         if kept_since is not None and (at := moment_of(half_id)) < kept_since:
-            why = f"messages are kept since {said(kept_since)}{_archived(connection, root, 'half', at)}"
+            why = f"messages are kept since {as_utc(kept_since)}{_archived(connection, root, 'half', at)}"
             fail(f"message {half_id} is not known any more, if it ever was: {why}")
         fail(f"the store has no message {half_id}")
     return found
@@ -257,7 +257,7 @@ def _by_message_id(
     known.begin(connection)
     archive = Archived(connection, root)
     candidates = known.having(connection, _octets(bare), since, until, archive)
-    fitting = (each.half_id for each in candidates if _says(connection, each, bare))
+    fitting = (each.half_id for each in candidates if _has_message_id(connection, each, bare))
     halves = list(islice(fitting, _MOST_LIVES))
     found = [line for half_id in halves if (line := of_message(connection, half_id, root)) is not None]
     if not found:
@@ -268,20 +268,20 @@ def _by_message_id(
 
 
 def _why_none(connection: Connection, archive: Archived, text: str, since: datetime, until: datetime) -> str:
-    from coordinator.commands.timeline import said, unread
+    from coordinator.commands.timeline import as_utc, unread
     from store import retention
 
-    why = [f"no message with the message-id {text[:80]!r} was posted from {said(since)} to {said(until)}"]
+    why = [f"no message with the message-id {text[:80]!r} was posted from {as_utc(since)} to {as_utc(until)}"]
     kept_since = retention.messages_kept_since(connection)
     if kept_since is not None and kept_since > since:
-        why.append(f"messages are kept since {said(kept_since)}")
+        why.append(f"messages are kept since {as_utc(kept_since)}")
     if read := archive.messages_read:
         why.append(f"the archive was read, {len(read)} days from {read[0].isoformat()} to {read[-1].isoformat()}")
     return "; ".join(why + unread(archive))
 
 
 def _octets(message_id: str) -> list[bytes]:
-    """How a message may have its message-id (3.2.4): a string, or what is written as a number, a UUID or octets."""
+    """Return the possible forms of a message-id (3.2.4): the text, or the number, UUID or octets it stands for."""
     found = [message_id.encode(errors="surrogateescape")]
     with suppress(ValueError):
         found.append(UUID(message_id).bytes)
@@ -292,9 +292,9 @@ def _octets(message_id: str) -> list[bytes]:
     return [each for each in found if each]
 
 
-def _says(connection: Connection, message: Message, message_id: str) -> bool:
-    """Whether the message has this message-id, and not the text elsewhere. Of one in the archive its head is all that
-    is looked at.
+def _has_message_id(connection: Connection, message: Message, message_id: str) -> bool:
+    """Return whether the message has this message-id, and not the text elsewhere. Of an archived one only the head is
+    examined.
     """
     from coordinator.commands.heads import whole_head
     from store.codec.encoding import DecodeError

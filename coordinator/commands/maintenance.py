@@ -38,7 +38,7 @@ def maintain(settings: Settings, database_url: str) -> int:
     (S9). Returns the exit status: 0 done, 1 not done, or too few partitions ahead.
     """
     try:
-        with held_up.told(database_url, _SESSION, _log.warning):
+        with held_up.reporting(database_url, _SESSION, _log.warning):
             enough = make_days(database_url)
             with connected(database_url, application_name=_SESSION) as connection:
                 owner = roles.owns(connection)

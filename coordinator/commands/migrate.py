@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, fail
 
 
-def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+def migrate(
+    show: Annotated[
+        bool,
+        typer.Option("--sql", help="Print the SQL for an administrator, who runs it as the owner, and do nothing."),
+    ] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
     """Bring the database's schema to this version. An embedded server is migrated at its start by itself."""
     url = database(config, database_url, data_dir)
+    from store import migrations
+    from store.errors import StoreError
+
+    try:
+        if show:
+            script = migrations.script(url)
+            typer.echo(script or f"-- database schema is at {migrations.REVISIONS[-1]} already", nl=not script)
+        else:
+            _migrate(url)
+    except StoreError as error:
+        fail(str(error))
+
+
+def _migrate(url: str) -> None:
     from coordinator.commands import held_up
     from store import migrations, partitions, recovery
     from store.database import connected
-    from store.errors import StoreError
 
     session, alive = "coordinator migrate", None
-    try:
-        with held_up.told(url, session, lambda text: typer.echo(text, err=True)):
-            with connected(url, application_name=session) as connection:
-                before = migrations.current(connection)
-            migrations.upgrade(url)
-            with connected(url, application_name=session) as connection:
-                if before != migrations.REVISIONS[-1]:
-                    alive = connection.scalar(recovery.ALIVE)
-                partitions.make_ahead(connection)  # applications may post in SQL before the first service starts
-    except StoreError as error:
-        fail(str(error))
+    with held_up.reporting(url, session, lambda text: typer.echo(text, err=True)):
+        before = migrations.upgrade(url)
+        with connected(url, application_name=session) as connection:
+            if before != migrations.REVISIONS[-1]:
+                alive = connection.scalar(recovery.ALIVE)
+            partitions.make_ahead(connection)  # applications may post in SQL before the first service starts
     if before == migrations.REVISIONS[-1]:
         typer.echo(f"database schema is at {before} already")
     else:

@@ -53,7 +53,7 @@ OfRole = Annotated[
 ]
 
 
-def tell_what_ends(connection: Connection, *, open_before: bool) -> None:
+def report_what_ends(connection: Connection, *, open_before: bool) -> None:
     """Tell, behind a change, that permissions count from now on, or no longer (S3)."""
     from store import permissions
 
@@ -88,7 +88,7 @@ def grant(
         if not permissions.grant(connection, grantee, wanted, pattern):
             fail(f"there is no user {grantee.user}")
         typer.echo(f"{_name(grantee)} may {', '.join(wanted)}: {pattern}")
-        tell_what_ends(connection, open_before=open_before)
+        report_what_ends(connection, open_before=open_before)
 
 
 @app.command()
@@ -111,7 +111,7 @@ def revoke(
         if not found:
             fail(f"{_name(grantee)} has no such permission with the pattern {pattern}")
         typer.echo(f"revoked {found}")
-        tell_what_ends(connection, open_before=False)
+        report_what_ends(connection, open_before=False)
 
 
 @app.command("list")
@@ -146,7 +146,7 @@ def list_(
 
 
 def _who(connection: Connection, verb: Verb, name: str) -> Iterator[dict[str, object]]:
-    """A line for each user and permission. A role that no user has, such as anonymous, has a line of its own."""
+    """Yield a line for each user and permission. A role that no user has, such as anonymous, has a line of its own."""
     from coordinator.address.permissions import ANYTHING, Rights
     from store import permissions
     from store.tables import ANONYMOUS

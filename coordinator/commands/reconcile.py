@@ -68,7 +68,7 @@ def moment(text: str, now: datetime) -> datetime:
 
 
 def given_moment(option: str, given: str | None, now: datetime, default: _Default) -> datetime | _Default:
-    """The :func:`moment` of an option; ends the command, with 2, if it is none."""
+    """Return the :func:`moment` of an option; ends the command, with 2, if it is none."""
     try:
         return default if given is None else moment(given, now)
     except ValueError as error:
@@ -129,14 +129,14 @@ def reconcile(
                 run = _compared(
                     java, url, period, books, out, fail_on, inbox=own, archive=archive, credentials=credentials
                 )
-            _tell(run, out)
+            _report(run, out)
             if store:
                 typer.echo(_stored(url, run, period, out))
         if run.findings.at_or_above(fail_on):
             raise typer.Exit(1)
 
 
-def _tell(run: Run, out: Path) -> None:
+def _report(run: Run, out: Path) -> None:
     if run.shortened:
         typer.echo(run.shortened)
     found = run.findings
@@ -145,7 +145,7 @@ def _tell(run: Run, out: Path) -> None:
 
 
 def _period(since: str | None, until: str | None) -> Period:
-    """The period of ``--since`` and ``--until``; ends the command if it is empty."""
+    """Return the period of ``--since`` and ``--until``; ends the command if it is empty."""
     from spark.period import BEGINNING, END, Period
 
     now = datetime.now(UTC)
@@ -174,8 +174,9 @@ def _alone(out: Path) -> Iterator[None]:
 
 @contextmanager
 def _java(master: str, memory: str, url: str, credentials: Path | None) -> Iterator[Running]:
-    """A Java that starts while this process imports what it needs, and looks at what it was given: each takes a second
-    or two. Ends the command if there is none, or no such master."""
+    """Yield a Java that starts while this process imports modules and checks its arguments: each takes a second or
+    two. Ends the command if there is no Java, or no such master.
+    """
     from spark.java import JavaMissing, running_java
     from spark.master import MasterUnusable, check_master
     from spark.snapshot import is_brief
@@ -191,7 +192,7 @@ def _java(master: str, memory: str, url: str, credentials: Path | None) -> Itera
 
 
 def _prepared(files: list[Path], url: str, *, inbox: bool, store: bool) -> Sequence[Description]:
-    """The books; ends the command if one of them, or the store, cannot be used."""
+    """Return the books; ends the command if one of them, or the store, cannot be used."""
     from spark.books.description import BookError, describe
 
     try:
@@ -217,7 +218,7 @@ def _compared(
     archive: Path | None,
     credentials: Path | None,
 ) -> Run:
-    """What Spark finds; ends the command if Spark cannot run."""
+    """Return the findings; ends the command if Spark cannot run."""
     from coordinator.version import VERSION
     from spark.books.description import BookError
     from spark.cluster import ClusterUnusable, guarded

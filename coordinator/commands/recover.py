@@ -1,4 +1,4 @@
-"""The child of the supervisor that recovers from instances that are lost."""
+"""The supervisor's child that gives up dead instances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinator.process.children import Handed, Supervising
 from store import recovery
 from store.database import Patience, connected
 from store.errors import StoreError
-from store.recovery import LOOK_SECONDS, GivenUp, Watch
+from store.recovery import LOOK_SECONDS, DeadInstances, GivenUp
 
 # Gives up dead instances, and names their processes to the supervisor.
 #
@@ -31,35 +31,35 @@ class Recovering:
     def __init__(self, url: str, supervising: Supervising) -> None:
         self._url = url
         self._supervising = supervising
-        self._watch = Watch(url)
+        self._instances = DeadInstances(url)
         self._recovered = False
 
     def run(self) -> None:
         while True:
             begun = time.monotonic()
             try:
-                self._look()
+                self._check()
             except StoreError as error:
                 _log.debug("no look for lost instances", reason=str(error))
             pause = max(0.0, begun + LOOK_SECONDS - time.monotonic())
             readable, _, _ = select.select([self._supervising], [], [], pause)
-            if readable and not self._supervising.hear():
+            if readable and not self._supervising.receive():
                 return
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if not self._recovered:
             # Once, what instances left that have ended: a look finds only those that have not.
             with connected(self._url, patience=_RECOVERY_PATIENCE) as connection:
                 given_up = recovery.recover(connection)
             self._recovered = True
-            _tell(given_up)
-        seen = self._watch.look()
-        _tell(seen.given_up)
+            _report(given_up)
+        seen = self._instances.check()
+        _report(seen.given_up)
         if seen.ended:
-            self._supervising.tell(ended=seen.ended)
+            self._supervising.send(ended=seen.ended)
 
 
-def _tell(given_up: GivenUp) -> None:
+def _report(given_up: GivenUp) -> None:
     if given_up.instances:
         _log.warning("instances given up", **asdict(given_up))
 

@@ -84,7 +84,7 @@ def repair(
 def _work(
     folder: Path | None, run: int | None, person: Actor, *, apply: bool, as_json: bool, url: Callable[[], str]
 ) -> bool:
-    """Whether something is left to do; ends the command with 2 if it cannot run."""
+    """Return whether something is left to do; ends the command with 2 if it cannot run."""
     from spark.read_back import ReportUnusable, read_report
     from store import audit, migrations
     from store.database import connected
@@ -154,7 +154,7 @@ class _Run:
         self._first: dict[Alike, str] = {}
 
     def work(self) -> bool:
-        """Whether something is left to do."""
+        """Return whether something is left to do."""
         from store import partitions, repairs
 
         left = False
@@ -177,7 +177,7 @@ class _Run:
         return left or bool(self._by_hand)
 
     def _repair(self, waiting: dict[Repair, list[dict[str, Any]]]) -> bool:
-        """A piece of them. Whether something of it is left to do."""
+        """Repair a piece of the findings; return whether some are left to do."""
         from store import repairs
 
         left = False
@@ -185,11 +185,11 @@ class _Run:
             self._connection, list(waiting), self._found.reason if self._apply else None
         ):
             for finding in waiting[repair]:
-                self._tell(finding, verdict)
+                self._report(finding, verdict)
             left = left or verdict.state is not repairs.State.DONE
         return left
 
-    def _tell(self, finding: dict[str, Any], verdict: Verdict) -> None:
+    def _report(self, finding: dict[str, Any], verdict: Verdict) -> None:
         line = {name: finding[name] for name in ("kind", "txn_id", "half_id", "address", "consumer_group")}
         if self._as_json:
             self._lines.append({**line, "state": verdict.state.value, "said": verdict.said})
@@ -219,13 +219,13 @@ def _most(counted: Counter[Alike]) -> list[tuple[Alike, int]]:
 
 
 def _alike(finding: dict[str, Any]) -> Alike:
-    """What those have in common that a person repairs in the same way, each for its own message."""
+    """Return the key of findings that a person repairs in the same way, each for its own message."""
     number, suggested = finding.get("half_id"), finding["suggested_repair"]
     return finding["kind"], suggested if number is None else suggested.replace(str(number), "")
 
 
 def _contradicted(found: _Found) -> frozenset[str]:
-    """The transactions that the books decide in two ways, by the keys of two of its messages."""
+    """Return the transactions that the books decide in two ways, by the keys of two of its messages."""
     decisions: dict[str, str | None] = {}
     contradicted = set()
     for finding in found.findings():
@@ -239,8 +239,9 @@ def _contradicted(found: _Found) -> frozenset[str]:
 
 
 def _proposal(finding: dict[str, Any], seen_at: datetime, contradicted: frozenset[str] = frozenset()) -> Repair | None:
-    """The repair of a finding; None: there is none that the store can do. ``contradicted``: the transactions that are
-    for a person to decide."""
+    """Return the repair of a finding; None: there is none that the store can do. ``contradicted``: the transactions
+    that are for a person to decide.
+    """
     from store.repairs import Resume
 
     makes: dict[str, Callable[[], Repair | None]] = {
@@ -266,7 +267,7 @@ def _decision(finding: dict[str, Any], contradicted: frozenset[str]) -> Repair |
 
 
 def _place(finding: dict[str, Any]) -> tuple[int, str, str] | None:
-    """Which delivery it is about."""
+    """Return the delivery of the finding."""
     half_id, address, group = finding["half_id"], finding["address"], finding["consumer_group"]
     return None if half_id is None or address is None or group is None else (half_id, address, group)
 
@@ -279,7 +280,7 @@ def _delivery(finding: dict[str, Any]) -> Repair | None:
 
 
 def _release(finding: dict[str, Any]) -> Repair | None:
-    """What consumers pass over, a warning, is not leased: a person sees why."""
+    """Return None for a passed-over delivery, a warning: it is not leased, and a person finds out why."""
     from store.repairs import Release
 
     place = _place(finding)
@@ -287,7 +288,7 @@ def _release(finding: dict[str, Any]) -> Repair | None:
 
 
 def _replay(finding: dict[str, Any]) -> Repair | None:
-    """A letter without its op, a note, may be of a client."""
+    """Return None for a note: a client may have posted a letter without an op."""
     from coordinator.address.dead_letters import mark_of
     from store.repairs import Replay
 

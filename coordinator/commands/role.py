@@ -28,7 +28,7 @@ def _roles() -> None:
 
 
 def _checked(option: str, text: str) -> str:
-    """The name of a role of the database; ends the command if it can be none."""
+    """Return the name of a role of the database; ends the command if it can be none."""
     if not text.isprintable() or not 0 < len(text.encode()) <= _LONGEST_NAME:
         fail(f"{option}: expected 1 to {_LONGEST_NAME} octets of printable text", 2)
     return text
@@ -88,12 +88,18 @@ def grant(
             else:
                 roles.grant(connection, group, role)
             typer.echo(f"role {role} may {_MAY[group]}")
+        if application is not None and roles.closed(connection):
+            typer.echo(
+                "it cannot connect yet: the embedded server listens at no port; give the service"
+                " postgresql://127.0.0.1:5433 in listen",
+                err=True,
+            )
 
 
 def _given(
     application: str | None, inbox: list[str], service: str | None, reader: str | None, *, show: bool
 ) -> list[tuple[str, str]]:
-    """What each role becomes a member of, and the role; ends the command if something is wrong."""
+    """Return what each role becomes a member of, and the role; ends the command if something is wrong."""
     from store import roles
 
     if application is None and service is None and reader is None:

@@ -85,10 +85,10 @@ def seek(
         print_json(rows if option == "--to" else rows[0])
         return
     for each in done:
-        _tell(each)
+        _report(each)
 
 
-def _tell(done: Seek) -> None:
+def _report(done: Seek) -> None:
     if done.back:
         stay = f"; {done.expired} stay, as their time is over" if done.expired else ""
         typer.echo(f"moved back: {done.moved} messages are delivered again{stay}")
@@ -112,7 +112,7 @@ class _Again:
 
 
 def _place(connection: Connection, group: Group, text: str, *, option: str) -> int:
-    """The id from which on messages count."""
+    """Return the id from which on messages count."""
     from coordinator.address.addresses import shown
     from store import seeks
 
@@ -128,7 +128,7 @@ def _place(connection: Connection, group: Group, text: str, *, option: str) -> i
     if moment.tzinfo is None:
         fail(f"{option}: {shown(text)} has no zone; write {moment.isoformat()}Z for UTC, or the offset", 2)
     if moment > (now := seeks.now(connection)):
-        fail(f"{option}: {shown(text)} is in the future; it is {_said(now)} now", 2)
+        fail(f"{option}: {shown(text)} is in the future; it is {_as_utc(now)} now", 2)
     return seeks.first_id(moment)
 
 
@@ -138,8 +138,8 @@ def _check_kept(connection: Connection, group: Group, to_id: int, kept: timedelt
 
     oldest = seeks.oldest(connection, group, kept)
     if oldest is not None and moment_of(to_id) < oldest:
-        fail(f"{option}: messages are kept since {_said(oldest)}; the group can be moved back to that time at most")
+        fail(f"{option}: messages are kept since {_as_utc(oldest)}; the group can be moved back to that time at most")
 
 
-def _said(moment: datetime) -> str:
+def _as_utc(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

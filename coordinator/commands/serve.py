@@ -20,6 +20,7 @@ def serve(
         typer.Option(
             metavar="URL",
             help="Where clients connect, amqp://host:port, or amqps:// with TLS; may be repeated. Port 0: a free one. "
+            "postgresql://127.0.0.1:port: where applications reach its own server in SQL. "
             "Default: amqp://127.0.0.1:5672.",
         ),
     ] = None,

@@ -1,4 +1,4 @@
-"""A command that is stopped by a signal says so once, in a word, and ends with a status of its own."""
+"""Stop a command on a signal: it prints one word, and ends with a status of its own."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class _Stop:
     def __init__(self) -> None:
         self.number: int | None = None
         #: what is raised now is forgotten
-        self._telling = False
+        self._reporting = False
         #: the one that comes again has come
-        self._came = False
+        self._raised = False
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        stops = self.number is None and not self._telling
+        stops = self.number is None and not self._reporting
         if stops:
             self.number = number
-        self._came = True
+        self._raised = True
         if stops:
             raise KeyboardInterrupt
 
@@ -70,18 +70,18 @@ class _Stop:
         if not isinstance(what.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(what)
             return
-        self._telling = True
+        self._reporting = True
         number, self.number = self.number or signal.SIGINT, None
-        threading.Thread(target=self._come_again, args=(number,), daemon=True).start()
-        self._telling = False
+        threading.Thread(target=self._raise_again, args=(number,), daemon=True).start()
+        self._reporting = False
 
-    def _come_again(self, number: int) -> None:
+    def _raise_again(self, number: int) -> None:
         main = threading.main_thread().ident
         assert main is not None
         while self.number is None:
             time.sleep(_AGAIN_SECONDS)
-            self._came = False
+            self._raised = False
             signal.pthread_kill(main, number)
             # one at a time: what comes after the command has ended would end the process
-            while not self._came and self.number is None:
+            while not self._raised and self.number is None:
                 time.sleep(_AGAIN_SECONDS)

@@ -98,13 +98,13 @@ def of_place(place: Place, now: datetime, group: str) -> Event:
     if place.failed is not None:
         parts.append(f"on its way to the dead letters: {place.failed}")
     if place.available_at is not None and place.state == "scheduled":
-        parts.append(f"due at {said(place.available_at)}")
+        parts.append(f"due at {as_utc(place.available_at)}")
     if place.held_by is not None:
         parts.append(f"retired in the undecided transaction {place.held_by}")
     elif place.instance_id is not None:
         parts.append(f"at instance {place.instance_id}")
     if place.expires_at is not None:
-        parts.append(f"expires at {said(place.expires_at)}")
+        parts.append(f"expires at {as_utc(place.expires_at)}")
     told = (", ".join(parts), place.held_by, place.failed, place.instance_id)
     return Event(now, f"now {place.state}", place.half_id, group, *told)
 
@@ -115,15 +115,15 @@ def group_name(names: dict[int, tuple[str, str]], group: int) -> str:
     return f"{address or f'#{group}'}{GROUP_SEPARATOR if name else ''}{name}"
 
 
-def said(moment: datetime) -> str:
-    """A time as the timeline has it: UTC, milliseconds."""
+def as_utc(moment: datetime) -> str:
+    """Return a time as the timeline has it: UTC, milliseconds."""
     return moment.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
 def lines(events: Iterable[Event]) -> Iterator[dict[str, object]]:
-    """The events as a table shows them."""
+    """Yield the events as rows of a table."""
     for event in events:
-        told = {"at": said(event.at), "message": event.message or "", "group": event.group or ""}
+        told = {"at": as_utc(event.at), "message": event.message or "", "group": event.group or ""}
         # first: a table cuts what is long
         yield {**event._asdict(), **told, "detail": f"{'[archive] ' if event.archived else ''}{event.detail}"}
 
@@ -164,17 +164,17 @@ class Timeline:
     notes: list[str] = field(default_factory=list)
 
     def sorted(self) -> list[Event]:
-        """The events in order of time; what is true now comes last."""
+        """Return the events in order of time; what is true now comes last."""
         return sorted(self.events, key=lambda event: event.at)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the values of the JSON form."""
         events = [{**event._asdict(), "at": event.at.astimezone(UTC)} for event in self.sorted()]
         head = {"txn_id": self.txn_id, "outcome": self.outcome} if self.summary is None else asdict(self.summary)
         return {**head, "events": events, "notes": self.notes}
 
     def head(self) -> dict[str, Any]:
-        """As a terminal has it, above the events."""
+        """Return the lines above the events in a terminal."""
         if self.summary is None:
             return {"transaction": self.txn_id or "none: posted outside transactions", "outcome": self.outcome}
         # the store writes no reason where a client has discharged it
@@ -183,8 +183,8 @@ class Timeline:
 
 
 def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path | None = None) -> Timeline | None:
-    """The life of a transaction and of its first ``most`` messages; None: nothing is known of it. ``root``: the folder
-    of the archive; without one the timeline notes the days that it does not have.
+    """Return the life of a transaction and of its first ``most`` messages; None: nothing is known of it. ``root``: the
+    folder of the archive; without one the timeline notes the days that it does not have.
 
     :raises ArchiveUnusable: a copy that may have a part of it is missing, or was changed.
     """
@@ -213,8 +213,8 @@ def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path |
 
 
 def of_message(connection: Connection, half_id: int, root: Path | None = None) -> Timeline | None:
-    """The life of a message and of the transaction that it was posted in; None: nothing is known of it. ``root``, and
-    what it raises: as of :func:`of_transaction`.
+    """Return the life of a message and of the transaction that it was posted in; None: nothing is known of it.
+    ``root``, and what it raises: as of :func:`of_transaction`.
     """
     now = history.begin(connection)
     archive = Archived(connection, root)
@@ -246,7 +246,7 @@ def _of_kept(connection: Connection, message: Message, now: datetime, archive: A
 
 
 def _of_gone(connection: Connection, half_id: int, now: datetime, archive: Archived) -> Timeline | None:
-    """What is left of a message that retention has dropped: the ops of its deliveries."""
+    """Return what is left of a message that retention has dropped: the ops of its deliveries."""
     kept = retention.messages_kept_since(connection)
     if kept is None or moment_of(half_id) >= kept:
         return None
@@ -256,7 +256,7 @@ def _of_gone(connection: Connection, half_id: int, now: datetime, archive: Archi
     if not line.events:
         return None
     line.notes.append(
-        f"the message itself is not kept any more: messages are kept since {said(kept)}, unless they wait; "
+        f"the message itself is not kept any more: messages are kept since {as_utc(kept)}, unless they wait; "
         "nor is it known which transaction posted it"
     )
     return line
@@ -291,7 +291,7 @@ def _add_decision(connection: Connection, line: Timeline, txn_id: UUID, decided:
 
 
 def _add_retired(connection: Connection, line: Timeline, txn_id: UUID, decided: Decided, most: int) -> None:
-    """What the transaction has made of deliveries, ``most`` of each kind."""
+    """Add the outcomes that the transaction gave to deliveries, ``most`` of each kind."""
     at = decided.decided_at
     accepted = decided.retired[:most]
     names = traces.group_names(connection, [group for _, group in accepted], line.archive)
@@ -313,7 +313,7 @@ def _add_undecided(line: Timeline, txn_id: UUID, row: dict[str, Any]) -> None:
                 line.now,
                 "now undecided",
                 detail=f"{row['posted']} posted, {row['retired']} retired, in the memory of instance "
-                f"{row['instance_id']}; rolls back at {said(row['timeout_at'])} unless it is discharged before",
+                f"{row['instance_id']}; rolls back at {as_utc(row['timeout_at'])} unless it is discharged before",
                 txn_id=txn_id,
                 instance_id=row["instance_id"],
             )
@@ -324,22 +324,22 @@ def _add_undecided(line: Timeline, txn_id: UUID, row: dict[str, Any]) -> None:
         last = due - timedelta(milliseconds=row["check_interval_ms"])
         line.events.append(Event(last, "checked", detail=f"check {checks} of {most}, sent to a checker", txn_id=txn_id))
     if due is None:
-        waits = f"its client has it, until {said(row['timeout_at'])}; no check before"
+        waits = f"its client has it, until {as_utc(row['timeout_at'])}; no check before"
     elif checks >= most:
         waits = (
-            f"no answer to {checks} of {most} checks; rolls back at {said(due)}, or is checked anew by: coordinator "
+            f"no answer to {checks} of {most} checks; rolls back at {as_utc(due)}, or is checked anew by: coordinator "
         )
         waits += f"transaction resume {txn_id}"
     elif due <= line.now:
-        waits = f"{checks} of {most} checks sent; the next waits since {said(due)} for a checker with credit"
+        waits = f"{checks} of {most} checks sent; the next waits since {as_utc(due)} for a checker with credit"
     else:
-        waits = f"{checks} of {most} checks sent; the next at {said(due)}"
+        waits = f"{checks} of {most} checks sent; the next at {as_utc(due)}"
     detail = f"producer group {row['producer_group']}: {waits}"
     line.events.append(Event(line.now, "now undecided", detail=detail, txn_id=txn_id, instance_id=row["instance_id"]))
 
 
 def _add_held(connection: Connection, line: Timeline, txn_id: UUID, most: int) -> None:
-    """The first ``most`` deliveries that it has retired while it is undecided."""
+    """Add the first ``most`` deliveries that the undecided transaction has retired."""
     held = history.holds(connection, txn_id, most)
     names = traces.group_names(connection, [group for _, group, _ in held], line.archive)
     for half_id, group, outcome in held:
@@ -373,7 +373,7 @@ def _note_messages(
     if decided.decision == "rollback" and not found:
         line.notes.append("of its messages none is in the store: those of a plain transaction come with its commit")
     elif kept is not None and declared_at(txn_id.bytes) < kept:
-        line.notes.append(f"{missing} messages are not kept any more: messages are kept since {said(kept)}")
+        line.notes.append(f"{missing} messages are not kept any more: messages are kept since {as_utc(kept)}")
     else:
         line.notes.append(f"{missing} messages are nowhere: run coordinator reconcile")
 
@@ -383,7 +383,7 @@ def _note_archive(line: Timeline) -> None:
 
 
 def unread(archive: Archived) -> list[str]:
-    """A note, if the archive was asked for days and is not read."""
+    """Return a note, if the archive was asked for days and is not read."""
     named = ", ".join(day.isoformat() for day in sorted(archive.unread))
     return [f"not all that there is: the archive was not read, and has dropped days: {named}"] if named else []
 
@@ -397,7 +397,7 @@ def _add_messages(connection: Connection, line: Timeline, messages: Sequence[Mes
 
 
 def _add_set_aside(connection: Connection, line: Timeline, decided: Decided | None, mark: bytes, most: int) -> None:
-    """What was kept aside after the last check, and what came of that: the first ``most`` with ``mark``."""
+    """Add the first ``most`` messages with ``mark`` that were copied after the last check, and their outcomes."""
     if decided is None or decided.reason != reasons.EXHAUSTED or not decided.posted:
         return
     copies = history.set_aside(connection, mark, decided.decided_at, UNANSWERED, most, line.archive)
@@ -434,7 +434,7 @@ class _Chain:
                 self._copies(original_id, step, None)
 
     def set_aside(self, copies: Sequence[Message], at: datetime) -> None:
-        """What no checker has answered, with the rollback ``at`` that moment."""
+        """Add copies of unanswered messages; the rollback was ``at`` that moment."""
         for copy in copies:
             self._line.events.append(posted(copy, "kept aside", "at")._replace(at=at))
             self.follow([copy], copy.posted_at, read_story(copy.head).original_id)

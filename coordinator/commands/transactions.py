@@ -31,7 +31,7 @@ TxnId = Annotated[
 
 
 def read_txn_id(value: str) -> UUID:
-    """The txn-id that the argument stands for; ends the command if it is none."""
+    """Return the txn-id that the argument stands for; ends the command if it is none."""
     # Clients print binary ids in many ways: AMQP 1.0 tools with a 0x, Java with colons.
     digits = value.removeprefix("0x").replace("-", "").replace(":", "")
     try:

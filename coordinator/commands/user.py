@@ -20,7 +20,7 @@ from coordinator.commands.administration import (
     store,
     user_name,
 )
-from coordinator.commands.permissions import tell_what_ends
+from coordinator.commands.permissions import report_what_ends
 
 app = typer.Typer(help="Users that clients log in as.", no_args_is_help=True)
 
@@ -67,7 +67,7 @@ def add(
         except UserExists:
             fail(f"there is a user {name} already")
         typer.echo(f"made the user {name}")
-        tell_what_ends(connection, open_before=open_before)
+        report_what_ends(connection, open_before=open_before)
 
 
 @app.command("list")
@@ -148,11 +148,11 @@ def remove(
         if not users.remove(connection, name):
             fail(f"there is no user {name}")
         typer.echo(f"removed the user {name}")
-        tell_what_ends(connection, open_before=False)
+        report_what_ends(connection, open_before=False)
 
 
 def _role(text: str | None) -> str:
-    """The name of a role that users can have; ends the command if it is none."""
+    """Return the name of a role that users can have; ends the command if it is none."""
     from store.tables import ANONYMOUS
 
     name = "" if text is None else user_name(text, "role")
@@ -162,17 +162,17 @@ def _role(text: str | None) -> str:
 
 
 def _password(file: Path | None) -> str:
-    """The password of the file, or of the terminal, twice; ends the command if it can be none."""
+    """Return the password of the file, or of the terminal, twice; ends the command if it can be none."""
     from coordinator.login import verifiers
 
-    text = _asked() if file is None else _read(file)
+    text = _prompted() if file is None else _read(file)
     try:
         return verifiers.new_password(text)
     except verifiers.NotPrepared as error:
         fail(f"this can be no password: {error}", 2)
 
 
-def _asked() -> str:
+def _prompted() -> str:
     if not sys.stdin.isatty():
         fail("there is no terminal to ask for the password; give --password-file", 2)
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="Once more"))

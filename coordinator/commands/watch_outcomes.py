@@ -28,7 +28,7 @@ from coordinator.printable import printable
 if TYPE_CHECKING:
     from spark.finding import Finding
     from spark.watching import Batch
-    from store.watched import Lag, Watched
+    from store.watched import Lag, WatchState
 
 #: How often a database that is away is asked.
 _AWAY_SECONDS = 1.0
@@ -99,7 +99,7 @@ def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int,
 
     try:
         check_master(master, url, credentials)
-        book.say("starting Spark")
+        book.report("starting Spark")
         with (
             running_java(master, memory=memory, brief=True) as java,
             running_session(java, credentials) as spark,
@@ -121,7 +121,7 @@ def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int,
 
 
 class _Book:
-    """The ledger of a watch (:class:`spark.watching.Ledger`), in the store; tells what is in it."""
+    """The ledger of a watch (:class:`spark.watching.Ledger`), in the store; it prints the findings."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.folder = folder
@@ -172,11 +172,11 @@ class _Book:
             try:
                 with connected(self._url, application_name="coordinator watch of outcomes", patience=patience):
                     if away:
-                        self.say("the database is back")
+                        self.report("the database is back")
                     return away
             except StoreUnavailable as error:
                 if not away:
-                    self.say(f"waiting: {error}")
+                    self.report(f"waiting: {error}")
                 away = True
                 time.sleep(_AWAY_SECONDS)
 
@@ -195,28 +195,28 @@ class _Book:
         )
         with connected(self._url, application_name="coordinator watch of outcomes") as connection:
             new = watched.count(connection, watch_id, of, VERSION)
-        self._tell(new)
+        self._report(new)
 
-    def look(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
-        """What is found without a batch; says how the watch stands, where that has changed."""
+    def add_findings(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
+        """Add findings that belong to no batch; print the state of the watch if it has changed."""
         from coordinator.version import VERSION
         from store import watched
         from store.database import connected
 
         with connected(self._url, application_name="coordinator watch of outcomes") as connection:
-            now, new = watched.look(connection, watch_id, [vars(each) for each in findings], VERSION)
-        self._tell(new)
+            now, new = watched.record(connection, watch_id, [vars(each) for each in findings], VERSION)
+        self._report(new)
         seen = (now.counts, now.findings, now.lag.rows, now.missed_before)
         if seen != self._told:
             self._told = seen
-            self.say(_line(now))
+            self.report(_line(now))
 
-    def say(self, line: str) -> None:
-        """A line on the standard error, with the time since the start."""
+    def report(self, line: str) -> None:
+        """Print a line to the standard error, with the time since the start."""
         sys.stderr.write(f"{time.monotonic() - self._began:.1f} s: {printable(line)}\n")
         sys.stderr.flush()
 
-    def _tell(self, found: Sequence[Mapping[str, Any]]) -> None:
+    def _report(self, found: Sequence[Mapping[str, Any]]) -> None:
         for each in found:
             about = [f"{name.replace('_', '-')} {each[name]}" for name in _ABOUT if each[name] is not None]
             typer.echo(printable(f"{each['severity']}: {each['kind']}: {', '.join(about)}: {each['detail']}"))
@@ -225,7 +225,7 @@ class _Book:
 _ABOUT = ("txn_id", "half_id", "address", "consumer_group")
 
 
-def _line(now: Watched) -> str:
+def _line(now: WatchState) -> str:
     counts = ", ".join(f"{number:,} {name}" for name, number in sorted(now.counts.items()))
     missed = (
         f"; days before {now.missed_before} were dropped before all of them was counted" if now.missed_before else ""

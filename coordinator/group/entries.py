@@ -72,7 +72,7 @@ class Browser(Protocol):
     def advance(self) -> None:
         """Send further entries, if the link has credit."""
 
-    def came(self) -> None:
+    def arrived(self) -> None:
         """Note that there may be new entries."""
 
 
@@ -80,28 +80,10 @@ class Entry:
     """A committed message in one group, leased to this instance; on a link it is the delivery itself."""
 
     __slots__ = (
-        "acquired",
-        "annotations",
-        "attempts",
-        "delivery",
-        "expires",
-        "failures",
-        "half_id",
-        "id",
-        "kept",
-        "last_txn",
-        "link",
-        "message",
-        "outcome",
-        "peer_settled",
-        "priority",
-        "queue",
-        "refused_by",
-        "size",
-        "state",
-        "txn",
+        "acquired", "annotations", "attempts", "delivery", "expires", "failures", "half_id", "id", "kept", "last_txn",
+        "link", "message", "outcome", "peer_settled", "priority", "queue", "refused_by", "size", "state", "txn",
         "whole",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

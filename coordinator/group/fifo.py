@@ -37,12 +37,13 @@ from coordinator.group.entries import now_micros
 from coordinator.group.lanes import LOWEST, GroupedEntry, Lane, MessageGroup, first_for
 from coordinator.group.queues import Queue
 from coordinator.group.units import LOAD_RETRY_SECONDS, stored_attempts
-from coordinator.group.window import LOW_WATER_SLACK, next_whole_look
+from coordinator.group.window import LOW_WATER_SLACK, WHOLE
 from coordinator.outcomes import UNTRANSFERRED
 from coordinator.transitions import BACK
 from store.commit.terms import key_of
 from store.errors import StoreError
 from store.questions import message_groups as questions
+from store.turns import turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,7 +82,7 @@ class Claims:
         self._version = self._scan_version = 0
         self._cursor = LOWEST
 
-    def look_anywhere(self) -> None:
+    def search_anywhere(self) -> None:
         """Note that the store may have unknown groups, also before the cursor."""
         self.more = True
         self._version += 1
@@ -152,7 +153,7 @@ class Claims:
     def _forget_unknown(self) -> None:
         """Release the claims that are not known here, as the answer to a claim was lost."""
         queue = self._queue
-        self.look_anywhere()
+        self.search_anywhere()
 
         def forgotten(_: StoreError | None) -> None:
             queue.asking = False
@@ -172,10 +173,10 @@ class Claims:
                 continue
             queue.resting.pop(group.key, None)
             queue.free.hungry.pop(group.key, None)
-            queue.comes_from_aside(group)
+            queue.take_from_aside(group)
             del queue.groups[group.key]
             if group.more and again:
-                self.look_anywhere()
+                self.search_anywhere()
             if group.key < 0:
                 keys.append(group.key)
         if keys:
@@ -209,12 +210,12 @@ class Reading:
         #: the monotonic time from which on they may be read from their beginning
         self._whole_at = 0.0
 
-    def ask(self) -> None:
+    def query(self) -> None:
         """Send one query at a time: in turns, read known groups, and scan for others."""
         queue = self._queue
         if queue.asking:
             return
-        wanted = queue.wanted() or int(queue.takers.asked and not queue.ready)
+        wanted = queue.wanted() or int(queue.takers.drain_waits and not queue.ready)
         ahead = wanted if queue.instance.peers else max(2 * wanted, _FEW)
         known = len(queue.free.hungry)
         if not wanted:  # else all consumers with room may have refused the ready entries (undeliverable-here)
@@ -266,7 +267,7 @@ class Reading:
         self,
         groups: list[MessageGroup],
         above: list[int],
-        asked_at: float,
+        sent_at: float,
         each: int,
         answer: questions.Leased | StoreError,
     ) -> None:
@@ -289,7 +290,7 @@ class Reading:
             queue.keep(entry)
             came[group.key] += 1
             last[group.key] = entry.id
-        self._move_low(last, dict(zip(last, above, strict=True)), asked_at)
+        self._move_low(last, dict(zip(last, above, strict=True)), sent_at)
         for key, found in answer.found.items():
             if found == each or found > came[key]:
                 group = of[key]
@@ -306,7 +307,7 @@ class Reading:
             queue.place(group)
         queue.touch()
 
-    def _move_low(self, last: dict[int, int], above: dict[int, int], asked_at: float) -> None:
+    def _move_low(self, last: dict[int, int], above: dict[int, int], sent_at: float) -> None:
         """Raise the marks of the groups that were read. ``last``: by key, the id of the last loaded entry, 0 for
         none.
         """
@@ -320,19 +321,19 @@ class Reading:
             if peers and above[key]:
                 if not self._unsure:
                     seconds = max(0.0, self._whole_at - time.monotonic())
-                    queue.instance.loop.call_later(seconds, self._look_at_all)
+                    queue.instance.loop.call_later(seconds, self._read_all)
                 self._unsure[key] = None
         if not all(above.values()):
-            self._whole_at = next_whole_look(asked_at)
+            self._whole_at = WHOLE.after(sent_at)
 
-    def _look_at_all(self) -> None:
+    def _read_all(self) -> None:
         """Read groups from their beginning: entries that other instances posted may lie below the marks."""
         queue = self._queue
         unsure, self._unsure = self._unsure, {}
         for key in unsure:
             group = queue.groups.get(key)
             if group is not None:
-                group.look_from(0)
+                group.read_from(0)
             queue.news(key)
 
     def load_ended(self) -> None:
@@ -363,7 +364,7 @@ class Reading:
             if group.ready and (consumer := group.lane.consumer) is not None and consumer.room <= 0
         ]
         queue.empty(blocked)
-        queue.let_refused_stand_aside()
+        queue.set_refused_aside()
 
 
 #: how many groups stay claimed while they have no entries
@@ -380,7 +381,7 @@ class FifoQueue(Queue):
     """
 
     __slots__ = (
-        "_leaving", "_looks_at", "_octets", "_tickets", "_yielding", "asking", "claims", "free", "groups", "lanes",
+        "_expiry_at", "_leaving", "_octets", "_tickets", "_yielding", "asking", "claims", "free", "groups", "lanes",
         "reading", "ready", "resting", "strange",
     )  # fmt: skip
 
@@ -417,7 +418,7 @@ class FifoQueue(Queue):
         #: groups that all have refused, which are released as soon as the store has their entries
         self._leaving: dict[int, MessageGroup] = {}
         #: when to check for expired entries that block their groups, in microseconds since 2000; 0: there are none
-        self._looks_at = 0
+        self._expiry_at = 0
 
     # -- entries arriving
 
@@ -429,12 +430,12 @@ class FifoQueue(Queue):
         return False
 
     def posted(self, entry_id: int, terms: DeliveryTerms) -> None:
-        self.came(key_of(terms, entry_id), entry_id)
+        self.entry_stored(key_of(terms, entry_id), entry_id)
 
-    def came(self, key: int, entry_id: int) -> None:
+    def entry_stored(self, key: int, entry_id: int) -> None:
         """Note that the store has this entry of the group, to be delivered now."""
         if (group := self.groups.get(key)) is not None:
-            group.look_from(entry_id)
+            group.read_from(entry_id)
         self.news(key)
 
     def news(self, key: int) -> None:
@@ -448,23 +449,23 @@ class FifoQueue(Queue):
         elif len(news := self.claims.news) < _MOST_NEWS:
             news[key] = None
         else:
-            self.claims.look_anywhere()
+            self.claims.search_anywhere()
         for browser in self.browsers:
-            browser.came()
+            browser.arrived()
         self.touch()
 
     def in_store(self, lowest: int | None = None, priority: int | None = None) -> None:
-        self.claims.look_anywhere()
+        self.claims.search_anywhere()
         for group in list(self.groups.values()):
             group.more = True
             if lowest is not None:
-                group.look_from(lowest)
+                group.read_from(lowest)
             self.place(group)
         for browser in self.browsers:
-            browser.came()
+            browser.arrived()
         self.touch()
 
-    def came_before(self, lowest: int) -> None:
+    def arrived_before(self, lowest: int) -> None:
         for group in self.groups.values():
             group.came_back(lowest)
         self.in_store(lowest)
@@ -510,8 +511,8 @@ class FifoQueue(Queue):
 
     # -- entries coming back
 
-    def comes_back(self, entry: Entry) -> None:
-        super().comes_back(entry)
+    def expect_return(self, entry: Entry) -> None:
+        super().expect_return(entry)
         assert isinstance(entry, GroupedEntry)
         entry.coming = True
         entry.group.coming += 1
@@ -565,7 +566,7 @@ class FifoQueue(Queue):
         self.ready += 1
         self._octets += entry.size
         if entry.refused_by:
-            self._look_when_expired(entry)
+            self._check_at_expiry(entry)
 
     def _next(self, group: MessageGroup) -> GroupedEntry:
         entry = heappop(group.ready)
@@ -612,7 +613,7 @@ class FifoQueue(Queue):
             held = self.held.get(each)
             group = held.group if isinstance(held, GroupedEntry) else self._yielding.get(each)
             if group is None:
-                batch.tell(self.group_id, each)
+                batch.notify(self.group_id, each)
             elif group.key > 0:
                 batch.wake_keys.add((self.group_id, group.key))
 
@@ -629,7 +630,7 @@ class FifoQueue(Queue):
         self.reading.yielded()
         self._give_up()
         for browser in self.browsers:
-            browser.came()
+            browser.arrived()
         self.touch()
 
     # -- consumers
@@ -638,7 +639,7 @@ class FifoQueue(Queue):
         self.consumers[consumer] = None
         self.takers.changed(consumer)
         self.lanes[consumer.key] = Lane(consumer)
-        self.claims.look_anywhere()
+        self.claims.search_anywhere()
         self.touch()
 
     def remove(self, consumer: Consumer) -> None:
@@ -649,7 +650,7 @@ class FifoQueue(Queue):
             self.refused.forget_all()
         self.touch()
 
-    def _let_go(self) -> None:
+    def _yield_all(self) -> None:
         """Yield all entries to the store, and release all groups, as there is no consumer here."""
         self.empty(list(self.groups.values()))
         self.claims.release(list(self.groups.values()))
@@ -663,7 +664,7 @@ class FifoQueue(Queue):
             if active:
                 if self.refused.wanted:
                     self._take_back_refused()
-                self.reading.ask()
+                self.reading.query()
             if not self.asking and not self.returning:
                 for consumer in self.takers.draining():
                     lane = self.lanes[consumer.key]
@@ -674,7 +675,7 @@ class FifoQueue(Queue):
                         consumer.drained()
                         self.takers.drained(consumer)
         else:
-            self._let_go()
+            self._yield_all()
         if len(self.resting) > _MOST_IDLE:
             self.claims.release(list(islice(self.resting.values(), MOST_GROUPS)))
         if self.instance.peers and self.groups:
@@ -693,8 +694,8 @@ class FifoQueue(Queue):
             if room > 0:
                 takers.append((self.lanes[each.key], each, room))
         if takers:
-            self.takers.next()
-        active = bool(takers) or self.takers.asked
+            turn_of(self.takers.rooms)
+        active = bool(takers) or self.takers.drain_waits
         now = now_micros()
         while takers:
             lane, consumer, room = takers.popleft()
@@ -743,7 +744,7 @@ class FifoQueue(Queue):
                 here.append(group.ready[0])
         return [entry for entry in (*aside, *here) if keys.issubset(entry.refused_by)]
 
-    def let_refused_stand_aside(self) -> None:
+    def set_refused_aside(self) -> None:
         """Set aside refused groups to make room: their entries are yielded, and the groups stay claimed."""
         keys = {consumer.key for consumer in self.takers}
         refused = self.refused_by(keys) if keys else []
@@ -752,9 +753,9 @@ class FifoQueue(Queue):
         for group in groups:
             group.aside = group.ready[0]
         self.empty(groups)
-        self.refused.stand_aside(firsts)
+        self.refused.add(firsts)
 
-    def comes_from_aside(self, group: MessageGroup) -> None:
+    def take_from_aside(self, group: MessageGroup) -> None:
         if group.aside is not None:
             self.refused.aside.pop(group.aside.id, None)
             group.aside = None
@@ -779,14 +780,14 @@ class FifoQueue(Queue):
             if not self._leaving:
                 self.refused.offered()
 
-    def look_again(self, lowest: int) -> None:
+    def load_offered(self, lowest: int) -> None:
         self.claims.away.clear()
-        self.claims.look_anywhere()
+        self.claims.search_anywhere()
         self.touch()
 
     def _take_back_refused(self) -> None:
         """Read some refused groups again, and scan for offered ones, as a consumer with room may take some."""
-        self.refused.look_again()
+        self.refused.load_offered()
         if self.refused.aside and not self.free.hungry:
             keys = {consumer.key for consumer in self.takers}
             some = (entry for entry in self.refused.aside.values() if not keys.issubset(entry.refused_by))
@@ -794,32 +795,32 @@ class FifoQueue(Queue):
             if not groups:
                 self.refused.keys |= keys
             for group in groups:
-                self.comes_from_aside(group)
+                self.take_from_aside(group)
                 self.place(group)
 
     @staticmethod
     def _groups_of(entries: Sequence[Entry]) -> list[MessageGroup]:
         return [entry.group for entry in entries if isinstance(entry, GroupedEntry)]
 
-    def _look_when_expired(self, first: GroupedEntry) -> None:
+    def _check_at_expiry(self, first: GroupedEntry) -> None:
         """Check the group when this entry expires (P12): it may be the first of its group, and some have refused it."""
-        if first.expires and not 0 < self._looks_at <= first.expires:
+        if first.expires and not 0 < self._expiry_at <= first.expires:
             now = now_micros()
-            self._looks_at = min(first.expires, now + _LONGEST_MICROS)
-            self.instance.loop.call_later(max(0, self._looks_at - now) / 1e6, self._look_for_expired)
+            self._expiry_at = min(first.expires, now + _LONGEST_MICROS)
+            self.instance.loop.call_later(max(0, self._expiry_at - now) / 1e6, self._check_expired)
 
-    def _look_for_expired(self) -> None:
+    def _check_expired(self) -> None:
         now = now_micros()
-        if not 0 < self._looks_at <= now:
+        if not 0 < self._expiry_at <= now:
             return
-        self._looks_at = 0
+        self._expiry_at = 0
         for group in self.groups.values():
             first = group.aside or (group.ready[0] if group.ready else None)
             if first is None or not first.refused_by:
                 continue
             if first.expires > now:
-                self._look_when_expired(first)
+                self._check_at_expiry(first)
             elif first.expires and group.aside:
-                self.comes_from_aside(group)
+                self.take_from_aside(group)
                 self.place(group)
         self.touch()

@@ -26,6 +26,8 @@ class _Anchor:
 
 
 class Known:
+    """Maps the ids of consumer groups to their queues, and keeps no queue alive."""
+
     def __init__(self) -> None:
         self._anchors: WeakValueDictionary[int, _Anchor] = WeakValueDictionary()
 

@@ -48,6 +48,8 @@ class Lane:
 
 
 class MessageGroup:
+    """A message group of a fifo queue: its entries here, in order, and what of it is elsewhere or on its way."""
+
     __slots__ = (
         "aside", "asked", "bound", "coming", "held", "key", "lane", "loading", "low", "lowered", "more", "out", "ready",
         "suspended", "ticket",
@@ -86,7 +88,7 @@ class MessageGroup:
         """Note that an undecided transaction holds an entry of it in the store alone (H20)."""
         self.held, self.asked = True, False
 
-    def look_from(self, lowest: int) -> None:
+    def read_from(self, lowest: int) -> None:
         """Note that the store may have entries of it from this id on."""
         self.more = True
         below = max(0, lowest - 1)
@@ -96,7 +98,7 @@ class MessageGroup:
     def came_back(self, lowest: int) -> None:
         """Note that entries of it returned to the store, from this id on, which precede those here."""
         self.bound = 0
-        self.look_from(lowest)
+        self.read_from(lowest)
 
     def suspend(self, entry_id: int) -> None:
         """Note that this entry waits in the store for a retry."""

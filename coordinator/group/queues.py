@@ -29,6 +29,7 @@ from store.commit.checkable import NEVER_HAD
 from store.commit.terms import DEFAULT, Rank, rank_of
 from store.errors import StoreError
 from store.questions import entries as questions
+from store.turns import turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,31 +60,10 @@ class Queue:
     entry_kind: ClassVar[type[Entry]] = Entry
 
     __slots__ = (
-        "_counted",
-        "address_id",
-        "anchor",
-        "browsers",
-        "consumers",
-        "dirty",
-        "gone",
-        "group_id",
-        "held",
-        "holding",
-        "home",
-        "instance",
-        "lease",
-        "name",
-        "normal",
-        "not_from",
-        "policies",
-        "refused",
-        "returning",
-        "searches",
-        "sent_octets",
-        "surplus_due",
-        "takers",
-        "windows",
-    )
+        "_counted", "address_id", "anchor", "browsers", "consumers", "dirty", "gone", "group_id", "held", "holding",
+        "home", "instance", "lease", "name", "normal", "not_from", "policies", "refused", "returning", "searches",
+        "sent_octets", "surplus_due", "takers", "windows",
+    )  # fmt: skip
 
     def __init__(
         self, instance: Instance, home: Queues, group_id: int, address_id: int, name: str, policies: Policies
@@ -174,9 +154,9 @@ class Queue:
         priority = entry.priority
         (self.normal if priority == DEFAULT else self.window(priority)).arrived(entry)
         for search in self.searches:
-            search.came(entry.id, entry.priority)
+            search.arrived(entry.id, entry.priority)
         for browser in self.browsers:
-            browser.came()
+            browser.arrived()
         self.touch()
 
     def in_store(self, lowest: int | None = None, priority: int | None = None) -> None:
@@ -191,9 +171,9 @@ class Queue:
             for window in self.windows:
                 window.in_store(lowest, None)
         for search in self.searches:
-            search.came(lowest, priority)
+            search.arrived(lowest, priority)
         for browser in self.browsers:
-            browser.came()
+            browser.arrived()
         self.touch()
 
     def has_passed(self, entry_id: int) -> bool:
@@ -215,7 +195,7 @@ class Queue:
 
     # -- entries coming back
 
-    def comes_back(self, entry: Entry) -> None:
+    def expect_return(self, entry: Entry) -> None:
         """Count an entry whose outcome is on its way to the store, and may return the entry."""
         self.returning += 1
 
@@ -234,7 +214,7 @@ class Queue:
             entry.met(BACK)
             self.window(entry.priority).give_back(entry)
             for search in self.searches:
-                search.came(entry.id, entry.priority)
+                search.arrived(entry.id, entry.priority)
             self.touch()
             return
         self.forget(entry)
@@ -243,7 +223,7 @@ class Queue:
         else:
             self.in_store(entry.id, entry.priority)
 
-    def came_before(self, lowest: int) -> None:
+    def arrived_before(self, lowest: int) -> None:
         """Note that the store has (or may have) entries from this id on, before those that were read."""
         self.in_store(lowest)
 
@@ -288,7 +268,7 @@ class Queue:
 
     def wake(self, batch: Batch, ids: Sequence[int]) -> None:
         """Notify the other instances that these entries are not leased."""
-        batch.tell(self.group_id, min(ids))
+        batch.notify(self.group_id, min(ids))
 
     def yields(self) -> None:
         """Count a unit on its way that yields entries to the store; :meth:`yielded` or :meth:`offered` follows."""
@@ -316,7 +296,7 @@ class Queue:
         self.consumers.pop(consumer, None)
         self.takers.remove(consumer)
         if not self.consumers:
-            self._let_go()
+            self._yield_all()
             if not self.searches:
                 self.refused.forget_all()
 
@@ -326,7 +306,7 @@ class Queue:
             self.takers.changed(consumer)
         self.touch()
 
-    def _let_go(self) -> None:
+    def _yield_all(self) -> None:
         """Yield all entries of the windows to the store, for other instances, as no consumer here takes them."""
         entries = [entry for window in self.windows for entry in window.empty()]
         self.yield_entries(entries + self.refused.empty())
@@ -342,7 +322,7 @@ class Queue:
         """Send ready entries to consumers with room; then load more from the store if a consumer has room left."""
         self.dirty = False
         if not self.consumers:
-            self._let_go()  # the last consumer detached while entries were on their way
+            self._yield_all()  # the last consumer detached while entries were on their way
         if self.refused.wanted:
             self._take_back_refused()
         for window in self.windows:
@@ -369,7 +349,7 @@ class Queue:
         for browser in self.browsers:
             browser.advance()
         if self.instance.memory.windows_full and not self.wanted() and self._has_any():
-            self._let_go()
+            self._yield_all()
 
     def _has_any(self) -> bool:
         """Whether the queue has entries here that no consumer has."""
@@ -384,7 +364,7 @@ class Queue:
         """Yield entries for which no consumer here has room: consumers of other instances may wait for them."""
         self.surplus_due = False
         if not self.wanted():
-            self._let_go()
+            self._yield_all()
 
     def _distribute(self, window: Window) -> None:
         """Send ready entries to consumers with room, in turns."""
@@ -395,7 +375,7 @@ class Queue:
             count = len(takers)
             share = max(1, len(window) // count) if count else 0
             for _ in range(count):
-                consumer = takers.next()
+                consumer = turn_of(takers.rooms)
                 room = consumer.room
                 given = self._give(window, consumer, min(room, share)) if room > 0 else 0
                 # entries that a subscription passes over use none of its room
@@ -446,7 +426,7 @@ class Queue:
         if window.loading:
             return True
         wanted = self.wanted() if window.more else 0
-        if not wanted and window.more and not window and self.takers.asked:
+        if not wanted and window.more and not window and self.takers.drain_waits:
             wanted = 1
         if not wanted:
             return False
@@ -466,7 +446,7 @@ class Queue:
         elif most <= 0 or octets <= 0:
             return False
         if window.reserved < wanted or blocked:
-            window.asks()
+            window.load_sent()
             self._load(window, most, octets)
         return True
 
@@ -479,7 +459,7 @@ class Queue:
 
     def _ask(self, window: Window, most: int, octets: int) -> None:
         low, version, by_range = window.low, window.version, self._by_range(window)
-        looks_at_all = low.looks_at_all
+        reads_all = low.reads_all
 
         def answered(answer: questions.Loaded | StoreError) -> None:
             if isinstance(answer, StoreError):
@@ -491,7 +471,7 @@ class Queue:
             entries = [entry_kind(self, *row[:10]) for row in rows]
             # Complete: the store has no entries beyond these. Without ranges, entries may lie below the low-water mark,
             # so that an empty answer above it proves little.
-            complete = found == len(rows) < most if rows else by_range or looks_at_all
+            complete = found == len(rows) < most if rows else by_range or reads_all
             self.loaded(window, entries, complete=complete, version=version)
             self.touch()
 
@@ -519,13 +499,13 @@ class Queue:
             newest, alone = instance.ids.last, self.holding
             seconds = window.move_low(entries, newest, complete=complete, version=version, alone=alone)
             if seconds is not None:
-                instance.loop.call_later(seconds, lambda: self._look_at_all(window))
+                instance.loop.call_later(seconds, lambda: self._read_all_next(window))
         elif entries:
             window.low.read_through(entries[-1].id)
         window.load_ended()
 
-    def _look_at_all(self, window: Window) -> None:
-        window.look_at_all(by_range=self._by_range(window))
+    def _read_all_next(self, window: Window) -> None:
+        window.read_all_next(by_range=self._by_range(window))
         self.touch()
 
     def reclaim(self, then: Callable[[], None] | None = None) -> None:
@@ -617,7 +597,7 @@ class Queue:
         if keys and not few and not memory.windows_full:
             entries = window.refused_by(keys)[: self.refused.room]
             window.take_out({entry.id for entry in entries})
-            self.refused.stand_aside(entries)
+            self.refused.add(entries)
 
     def refused_by(self, keys: set[int]) -> list[Entry]:
         """Return the entries here, set aside or not, that all consumers with these keys have refused."""
@@ -639,7 +619,7 @@ class Queue:
         self.touch()
         self.refused.offered()
 
-    def look_again(self, lowest: int) -> None:
+    def load_offered(self, lowest: int) -> None:
         """Load offered entries again: other instances may have left them in the store, from this id on."""
         self.in_store(lowest)
 
@@ -654,7 +634,7 @@ class Queue:
                 entries += window.empty()
                 window.in_store(min(entry.id for entry in entries if rank_of(entry.priority) == window.rank), None)
         self.yield_entries(entries)
-        self.refused.look_again()
+        self.refused.load_offered()
 
     def wanted(self) -> int:
         """Return the number of entries that consumers here have room for."""

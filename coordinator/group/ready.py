@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class ReadyConsumers:
     """Keeps the consumers with room in turns. ``wanted``: the entries for which they have reported room."""
 
-    __slots__ = ("_changed", "_draining", "_rooms", "_wanted")
+    __slots__ = ("_changed", "_draining", "_wanted", "rooms")
 
     def __init__(self) -> None:
-        #: consumers with room, in the order of their turns
-        self._rooms: OrderedDict[Consumer, int] = OrderedDict()
+        #: consumers with room, in the order of their turns; those that changed are in it from the next look on
+        self.rooms: OrderedDict[Consumer, int] = OrderedDict()
         self._changed: dict[Consumer, None] = {}
         self._draining: dict[Consumer, None] = {}
         self._wanted = 0
@@ -34,7 +34,7 @@ class ReadyConsumers:
     def remove(self, consumer: Consumer) -> None:
         self._changed.pop(consumer, None)
         self._draining.pop(consumer, None)
-        self._wanted -= self._rooms.pop(consumer, 0)
+        self._wanted -= self.rooms.pop(consumer, 0)
 
     def _refresh(self) -> None:
         if self._changed:
@@ -48,7 +48,7 @@ class ReadyConsumers:
 
     def keep(self, consumer: Consumer, room: int) -> None:
         """Record the consumer's room; one without room returns when it reports a change."""
-        rooms = self._rooms
+        rooms = self.rooms
         if room > 0:
             self._wanted += room - rooms.get(consumer, 0)
             rooms[consumer] = room
@@ -57,24 +57,17 @@ class ReadyConsumers:
 
     def __len__(self) -> int:
         self._refresh()
-        return len(self._rooms)
+        return len(self.rooms)
 
     def __iter__(self) -> Iterator[Consumer]:
         """Iterate in the order of turns."""
         self._refresh()
-        return iter(list(self._rooms))
+        return iter(list(self.rooms))
 
     @property
     def wanted(self) -> int:
         self._refresh()
         return self._wanted
-
-    def next(self) -> Consumer:
-        """Return the consumer whose turn it is, and move it behind all others. There is at least one."""
-        rooms = self._rooms
-        consumer = next(iter(rooms))
-        rooms.move_to_end(consumer)
-        return consumer
 
     def draining(self) -> list[Consumer]:
         """Return the draining consumers that may be drained: with room, or without room until deliveries are
@@ -84,7 +77,7 @@ class ReadyConsumers:
         return [each for each in self._draining if each.draining and (each.room > 0 or not each.waits or each.shut)]
 
     @property
-    def asked(self) -> bool:
+    def drain_waits(self) -> bool:
         """Whether a consumer without room, as its session's window is shut, drains."""
         self._refresh()
         return any(each.draining and each.shut for each in self._draining)

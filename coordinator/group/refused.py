@@ -98,7 +98,7 @@ class Refused:
         """The number of further entries that may be set aside."""
         return _MOST_ASIDE - len(self.aside)
 
-    def stand_aside(self, entries: Sequence[Entry]) -> None:
+    def add(self, entries: Sequence[Entry]) -> None:
         """Set aside entries that the queue has removed from its window."""
         self._note(entries)
         for entry in entries:
@@ -162,14 +162,14 @@ class Refused:
 
     def offered(self) -> None:
         """Schedule the next load of the offered entries, as the offer is durable."""
-        self._queue.instance.loop.call_later(self._pause, self._look)
+        self._queue.instance.loop.call_later(self._pause, self._load_offered)
 
-    def _look(self) -> None:
+    def _load_offered(self) -> None:
         self._busy = False
-        self.look_again()
+        self.load_offered()
 
-    def look_again(self) -> None:
+    def load_offered(self) -> None:
         """Load offered entries again, even before the pause is over."""
         if self.away:
             lowest, self.away = self.away, 0
-            self._queue.look_again(lowest)
+            self._queue.load_offered(lowest)

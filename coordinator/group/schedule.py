@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.group.entries import now_micros
 from coordinator.group.fifo import FifoQueue
-from coordinator.group.window import next_whole_look
+from coordinator.group.window import WHOLE
 from store.errors import StoreError
 from store.questions import schedule as questions
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 #: Poll interval for messages posted by other instances; and the shortest interval.
 _LOOK_SECONDS = 0.5
+_WHOLE = WHOLE._replace(least=_LOOK_SECONDS)
 _SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
 #: Seconds after a NOTIFY of an application for which queries are repeated, at intervals that double from the first one:
@@ -47,15 +48,17 @@ _AFTER_ALL = (1 << 63) - 1
 
 
 class Schedule:
+    """Promotes scheduled entries that are due (D7), for all addresses; the instances take turns."""
+
     def __init__(self, instance: Instance, queues: Queues) -> None:
         self._instance = instance
         self._queues = queues
-        self._asking = False
+        self._querying = False
         #: whether entries were made that the query under way may not see
         self._missed = False
         #: NOTIFYs of applications: the monotonic time until which more entries may follow, and from when on these are
         #: due
-        self._told: deque[tuple[float, int]] = deque()
+        self._noticed: deque[tuple[float, int]] = deque()
         self._interval = _FIRST_INTERVAL_SECONDS
         #: the monotonic time of the next query
         self._next = 0.0
@@ -71,53 +74,53 @@ class Schedule:
         self._passed_over = False
 
     def start(self) -> None:
-        self._look()
+        self._query()
 
     def due(self, available: int) -> None:
         """Schedule a query for a message posted here that is due at this time, in microseconds since 2000."""
         self._lowered = min(self._lowered, available - 1)
-        self._look_in((available - now_micros()) / 1e6)
+        self._query_in((available - now_micros()) / 1e6)
 
     def notified(self, payload: str) -> None:
         """Query now, as another process has made due entries: a decision without this instance, or an application (X2).
         ``payload``: the time of the first of them, in microseconds since 2000, if known.
         """
-        self._missed = self._asking
+        self._missed = self._querying
         try:
             lowest = int(payload) - 1
-            self._told.append((time.monotonic() + _AFTER_NOTICE_SECONDS, lowest))
+            self._noticed.append((time.monotonic() + _AFTER_NOTICE_SECONDS, lowest))
             self._interval = _FIRST_INTERVAL_SECONDS
         except ValueError:
             lowest = self._low - _LATE_MICROS
         self._lowered = min(self._lowered, max(_BEFORE_ALL, lowest))
-        self._look_in(0)
+        self._query_in(0)
 
-    def _look_in(self, seconds: float) -> None:
+    def _query_in(self, seconds: float) -> None:
         at = time.monotonic() + max(seconds, 0.0)
         if at < self._next:
             self._next = at
-            self._instance.loop.call_later(max(seconds, 0.0), self._look_if_due)
+            self._instance.loop.call_later(max(seconds, 0.0), self._query_if_due)
 
-    def _look_if_due(self) -> None:
+    def _query_if_due(self) -> None:
         """Query, unless this timer is outdated."""
-        if not self._asking and time.monotonic() >= self._next:
-            self._look()
+        if not self._querying and time.monotonic() >= self._next:
+            self._query()
 
-    def _look(self) -> None:
-        self._asking = True
+    def _query(self) -> None:
+        self._querying = True
         self._missed = False
         instance = self._instance
         ids = [instance.ids.next() for _ in range(_AT_ONCE)]
         now = time.monotonic()
         whole = now >= self._whole_at
-        while self._told and self._told[0][0] < now:
-            self._told.popleft()
-        self._low = _BEFORE_ALL if whole else min(self._low, self._lowered, *(lowest for _, lowest in self._told))
+        while self._noticed and self._noticed[0][0] < now:
+            self._noticed.popleft()
+        self._low = _BEFORE_ALL if whole else min(self._low, self._lowered, *(lowest for _, lowest in self._noticed))
         self._lowered = _AFTER_ALL
 
         def promoted(answer: questions.Promoted | StoreError) -> None:
             if whole:
-                self._whole_at = next_whole_look(now, _LOOK_SECONDS)
+                self._whole_at = _WHOLE.after(now)
             self._promoted(answer)
 
         questions.promote(
@@ -138,10 +141,10 @@ class Schedule:
             self._refused_since = time.monotonic()
 
     def _promoted(self, answer: questions.Promoted | StoreError) -> None:
-        self._asking = False
+        self._querying = False
         self._next = float("inf")
         if isinstance(answer, StoreError):
-            self._look_in(_LOOK_SECONDS)
+            self._query_in(_LOOK_SECONDS)
             return
         self._low = answer.through
         self._took_turn(answer)
@@ -150,15 +153,15 @@ class Schedule:
             wait = 0
         elif answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
-        if self._told:
+        if self._noticed:
             wait = min(wait, self._interval)
             self._interval *= 2
         # before the queues are notified: an exception in one of them must not end the schedule
-        self._look_in(wait)
+        self._query_in(wait)
         for each in answer.due:
             queue = self._queues.by_group.get(each.group)
             if isinstance(queue, FifoQueue) and each.key is not None:
-                queue.came(each.key, each.lowest)
+                queue.entry_stored(each.key, each.lowest)
             elif queue is not None:
                 queue.in_store(each.lowest, each.priority)
 
@@ -177,13 +180,13 @@ class StoredExpiry:
         self._instance = instance
         self._failed = failed
 
-    def look(self) -> None:
+    def search(self) -> None:
         instance = self._instance
         questions.expire(instance.queries, instance.uuids.next(), instance.instance_id, self._expired)
 
     def _expired(self, answer: questions.Expired | StoreError) -> None:
         marked, dropped = (0, 0) if isinstance(answer, StoreError) else answer
         # first: an exception in the rest must not end the checks
-        self._instance.loop.call_later(0 if marked + dropped >= _EXPIRED_AT_ONCE else EXPIRY_SECONDS, self.look)
+        self._instance.loop.call_later(0 if marked + dropped >= _EXPIRED_AT_ONCE else EXPIRY_SECONDS, self.search)
         if marked:
             self._failed()

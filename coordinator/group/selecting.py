@@ -32,6 +32,7 @@ from coordinator.transitions import HELD
 from store.commit import terms
 from store.commit.terms import Rank, rank_of
 from store.errors import StoreError
+from store.loop import TimeShare
 from store.questions import entries as questions
 
 if TYPE_CHECKING:
@@ -48,9 +49,8 @@ _PAGE_OCTETS = 1 << 20
 _AGAIN_SECONDS = 0.25
 #: ids carry milliseconds above their lowest 22 bits
 _AGAIN_BACK = 1000 << 22
-_WHOLE_SECONDS = 5.0
-#: a search from the beginning may use one part of the time in so many
-_WHOLE_SHARE = 20
+#: the time for searches from the beginning
+_WHOLE = TimeShare(parts=20, least=5.0)
 
 
 class Cursor:
@@ -80,7 +80,7 @@ class Cursor:
         self.at = at if self._back_to is None else min(at, self._back_to)
         self._back_to = None
 
-    def asked(self) -> None:
+    def read_sent(self) -> None:
         self.stale = False
         self._back_to = None
 
@@ -111,7 +111,7 @@ class Search:
 
     # -- news
 
-    def came(self, lowest: int | None, priority: int | None) -> None:
+    def arrived(self, lowest: int | None, priority: int | None) -> None:
         """Note that there may be new or returned entries: from the id ``lowest`` on, None for new ones; of
         ``priority``, None for any.
         """
@@ -126,15 +126,15 @@ class Search:
         if instance.peers:
             if not self._again:
                 self._again = True
-                instance.loop.call_later(_AGAIN_SECONDS, self._look_again)
+                instance.loop.call_later(_AGAIN_SECONDS, self._read_again)
             if not self._whole:
                 self._whole = True
-                instance.loop.call_later(max(_WHOLE_SECONDS, _WHOLE_SHARE * self._whole_took), self._look_at_all)
+                instance.loop.call_later(_WHOLE.pause(self._whole_took), self._read_all)
 
     def has_passed(self, entry_id: int) -> bool:
         return self._cursors[Rank.NORMAL].at[1] >= entry_id
 
-    def _look_again(self) -> None:
+    def _read_again(self) -> None:
         self._again = False
         for cursor in self._cursors:
             back = None
@@ -143,7 +143,7 @@ class Search:
             cursor.go_back(back)
         self._queue.touch()
 
-    def _look_at_all(self) -> None:
+    def _read_all(self) -> None:
         self._whole = False
         self._whole_spent = 0.0
         for cursor in self._cursors:
@@ -178,13 +178,13 @@ class Search:
         if cursor is not None and looks:
             self._waiting = True
             self._asked_at = time.monotonic()
-            cursor.asked()
+            cursor.read_sent()
             behind = (-cursor.at[0], cursor.at[1])
-            queue.browse(cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
+            queue.browse(cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._read(cursor, rows))
         elif consumer.draining and (room > 0 or not consumer.waits or (consumer.shut and cursor is None)):
             consumer.drained()
 
-    def _seen(self, cursor: Cursor, rows: Sequence[questions.EntryRow] | StoreError) -> None:
+    def _read(self, cursor: Cursor, rows: Sequence[questions.EntryRow] | StoreError) -> None:
         if isinstance(rows, StoreError):
             self._pause(cursor)
             return

@@ -89,7 +89,7 @@ class Queues:
     def all_in_store(self) -> None:
         """Note that the store may have entries for any group, as a NOTIFY may have been lost."""
         for queue in self.by_group:
-            queue.came_before(0)
+            queue.arrived_before(0)
 
     def notified(self, payload: str) -> None:
         """Handle a NOTIFY of new entries at other instances: tokens ``group`` or ``-address``, and ``/key`` of a
@@ -110,7 +110,7 @@ class Queues:
                 found = [queue for queue in (self.by_group.get(int(name)),) if queue is not None]
             for queue in found:
                 if before:
-                    queue.came_before(int(first, 16))
+                    queue.arrived_before(int(first, 16))
                 elif isinstance(queue, FifoQueue) and key:
                     number = int(key, 16)  # PostgreSQL writes one below 0 as its complement
                     queue.news(number - (1 << 64) if number >> 63 == 1 else number)

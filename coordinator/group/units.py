@@ -37,7 +37,7 @@ class Share:
     def write(self, batch: Batch) -> None:
         self._pinned = list(self._queue.held)
         batch.share(self._queue.group_id, self._pinned)
-        batch.tell(self._queue.group_id, 0)  # no entry of the group could be leased before
+        batch.notify(self._queue.group_id, 0)  # no entry of the group could be leased before
 
     def durable(self) -> None:
         self._queue.shared(self._pinned)

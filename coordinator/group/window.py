@@ -13,6 +13,7 @@ from heapq import heapify, heappush
 from typing import TYPE_CHECKING
 
 from store.commit.terms import DEFAULT, STEPS, Rank, shares_step, step_of
+from store.loop import TimeShare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,19 +29,8 @@ if TYPE_CHECKING:
 #: how far below the last leased entry the next load begins: for slower commits of other instances
 LOW_WATER_SLACK = 60_000 << 22
 _HIGHEST = 1 << 63
-#: the shortest seconds between loads from the beginning, and the share of time that they may use (1 of so many)
-_WHOLE_SECONDS = 1.0
-_WHOLE_SHARE = 20
-#: the longest seconds between them: a load may take long for other reasons than the number of rows
-_WHOLE_MOST_SECONDS = 30.0
-
-
-def next_whole_look(asked_at: float, least: float = _WHOLE_SECONDS) -> float:
-    """Return the monotonic time from which on the next load may begin at the beginning. ``asked_at``: when the one that
-    ends now was sent; ``least``: the least seconds until the next.
-    """
-    now = time.monotonic()
-    return now + min(max(least, _WHOLE_SHARE * (now - asked_at)), _WHOLE_MOST_SECONDS)
+#: the time for loads from the beginning, which may take long for other reasons than the number of rows
+WHOLE = TimeShare(parts=20, least=1.0, most=30.0)
 
 
 class LowWater:
@@ -48,13 +38,13 @@ class LowWater:
     ids above which loads begin; as far as is known, the store has no entries below.
     """
 
-    __slots__ = ("_asked", "_asked_at", "_lowered", "_whole_at", "marks")
+    __slots__ = ("_lowered", "_sent", "_sent_at", "_whole_at", "marks")
 
     def __init__(self, rank: Rank) -> None:
         self.marks = [0] * STEPS[rank].number
         #: of the load on its way: its marks, when it was sent, and the lowest marks of entries returned since then
-        self._asked = self.marks
-        self._asked_at = 0.0
+        self._sent = self.marks
+        self._sent_at = 0.0
         self._lowered = self._nothing_back()
         #: the monotonic time before which no load begins at the beginning again
         self._whole_at = 0.0
@@ -63,7 +53,7 @@ class LowWater:
         return [_HIGHEST] * len(self.marks)
 
     @property
-    def looks_at_all(self) -> bool:
+    def reads_all(self) -> bool:
         return not any(self.marks)
 
     @property
@@ -83,10 +73,10 @@ class LowWater:
             if below < lowered[step]:
                 lowered[step] = below
 
-    def asked(self) -> None:
+    def load_sent(self) -> None:
         """Note that a load above the marks is sent."""
-        self._asked = list(self.marks)
-        self._asked_at = time.monotonic()
+        self._sent = list(self.marks)
+        self._sent_at = time.monotonic()
         self._lowered = self._nothing_back()
 
     def read_through(self, last: int) -> None:
@@ -99,9 +89,9 @@ class LowWater:
         """Raise the marks by the loaded entries; whether the load began at the beginning. ``newest``: no entry of this
         instance is newer; ``complete``: the store had no others; ``alone``: no other instance has any.
         """
-        looked_at_all = not any(self._asked)
-        if looked_at_all:
-            self._whole_at = next_whole_look(self._asked_at)
+        read_all = not any(self._sent)
+        if read_all:
+            self._whole_at = WHOLE.after(self._sent_at)
         through = step_of(entries[-1].priority) if entries and not complete else len(self.marks)
         if entries and not complete and shares_step(entries[-1].priority):
             entries = ()
@@ -109,7 +99,7 @@ class LowWater:
         for entry in entries:
             step = step_of(entry.priority)
             last[step] = max(last.get(step, 0), entry.id)
-        for step, asked in enumerate(self._asked):
+        for step, asked in enumerate(self._sent):
             if step in last:
                 mark = max(0, last[step] - (0 if alone else LOW_WATER_SLACK))
             elif step < through and not asked:
@@ -117,7 +107,7 @@ class LowWater:
             else:
                 continue
             self.marks[step] = min(mark, self._lowered[step])
-        return looked_at_all
+        return read_all
 
 
 #: a sort key before that of any entry
@@ -131,20 +121,9 @@ class Window:
     """
 
     __slots__ = (
-        "_news",
-        "_version",
-        "_whole_due",
-        "bound",
-        "gone",
-        "loading",
-        "low",
-        "more",
-        "octets",
-        "rank",
-        "ready",
-        "reserved",
-        "returned",
-    )
+        "_news", "_version", "_whole_due", "bound", "gone", "loading", "low", "more", "octets", "rank", "ready",
+        "reserved", "returned",
+    )  # fmt: skip
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
@@ -290,11 +269,11 @@ class Window:
         heads = [each[0].id for each in (self.ready, self.returned) if each]
         return bool(heads) and min(heads) > bound[1]
 
-    def asks(self) -> None:
+    def load_sent(self) -> None:
         """Note that a load above the low-water marks is on its way."""
         self.loading = True
         self._news = None
-        self.low.asked()
+        self.low.load_sent()
 
     def loaded(self, entries: Sequence[Entry], *, complete: bool, version: int) -> None:
         """Move the bound by the loaded entries, of which :meth:`put` has added the new ones. ``complete``: the store
@@ -332,20 +311,20 @@ class Window:
         backlog is read, more rarely the longer it takes. ``newest``, ``alone``: see :meth:`LowWater.loaded`.
         """
         low = self.low
-        looked_at_all = low.loaded(entries, newest, complete=complete, alone=alone)
-        if not entries and not looked_at_all:
+        read_all = low.loaded(entries, newest, complete=complete, alone=alone)
+        if not entries and not read_all:
             if not low.whole_in:
                 low.lower(0, None)
                 return None
             if version == self._version:
                 self.more = False  # as far as is known, until a load begins at the beginning
                 self.bound = None
-        if looked_at_all or self._whole_due:
+        if read_all or self._whole_due:
             return None
         self._whole_due = True
         return low.whole_in
 
-    def look_at_all(self, *, by_range: bool) -> None:
+    def read_all_next(self, *, by_range: bool) -> None:
         """Have the next load begin at the beginning, unless entries are read by ranges."""
         self._whole_due = False
         if not by_range:

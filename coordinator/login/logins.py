@@ -8,7 +8,7 @@ from socket import socket
 from typing import TYPE_CHECKING, Any
 
 from coordinator.login import verifiers
-from coordinator.login.password import REFUSED, Anonymous, Code, Comparison, Exchange, Outcome, Plain, Say, Scram
+from coordinator.login.password import REFUSED, Anonymous, Code, Comparison, Exchange, Outcome, Plain, Reply, Scram
 
 if TYPE_CHECKING:
     from coordinator.login.users import Users
@@ -43,13 +43,13 @@ class External:
         users: Users,
         address: str,
         certificate: Mapping[str, Any],
-        say: Say,
+        reply: Reply,
         disabled: Callable[[], None],
     ) -> None:
         self._users = users
         self._address = address
         self._user = user_of(certificate)
-        self._say = say
+        self._reply = reply
         self._disabled = disabled
         self._ended = False
         self._may = True
@@ -73,7 +73,7 @@ class External:
             self._refuse()
             return
         self._users.enter(self._user, self._lock_out)
-        self._users.ask_enabled(self._user, self._found, self._found_none)
+        self._users.look_up_enabled(self._user, self._found, self._found_none)
 
     def _found(self, user_id: str | None) -> None:
         if self._ended:
@@ -81,18 +81,18 @@ class External:
         self._id = user_id
         self._in = user_id is not None and self._may
         if self._in:
-            self._say(Outcome(Code.OK, user=self._user, user_id=user_id))
+            self._reply(Outcome(Code.OK, user=self._user, user_id=user_id))
         else:
             self._refuse()
 
     def _refuse(self) -> None:
         """Refuse the login; the name in the genuine certificate may be recorded."""
         self._users.failures.count(self._address, self._user)
-        self._say(REFUSED)
+        self._reply(REFUSED)
 
     def _found_none(self, outcome: Outcome) -> None:
         if not self._ended:
-            self._say(outcome)
+            self._reply(outcome)
 
 
 # The SASL mechanisms that a listener offers.
@@ -121,20 +121,20 @@ def begin(
     mechanism: str,
     address: str,
     certificate: Mapping[str, Any],
-    say: Say,
+    reply: Reply,
     disabled: Callable[[], None],
 ) -> Exchange:
     """Begin the exchange of an offered mechanism. ``address``: of the client's host. ``certificate``: the client's,
     verified, or empty. ``disabled``: called when its user is locked out.
     """
     if mechanism == EXTERNAL:
-        return External(users, address, certificate, say, disabled)
+        return External(users, address, certificate, reply, disabled)
     if mechanism == ANONYMOUS:
-        return Anonymous(say)
+        return Anonymous(reply)
     comparison = Comparison(users, address, disabled)
     if mechanism == PLAIN:
-        return Plain(comparison, say)
-    return Scram(mechanism, comparison, say)
+        return Plain(comparison, reply)
+    return Scram(mechanism, comparison, reply)
 
 
 # The origin of a client, by which connections and failures are counted: its host, or the host's IPv6 network.

@@ -57,7 +57,7 @@ class Outcome:
     user_id: str | None = None
 
 
-Say = Callable[[Challenge | Outcome], None]
+Reply = Callable[[Challenge | Outcome], None]
 
 REFUSED = Outcome(Code.AUTH)
 
@@ -75,11 +75,11 @@ class Exchange(Protocol):
 class Anonymous:
     """Accepts any trace information of the client (RFC 4505), and discards it."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
 
     def take(self, response: bytes | None) -> None:
-        self._say(Outcome(Code.OK))
+        self._reply(Outcome(Code.OK))
 
     def end(self) -> None:
         pass
@@ -125,8 +125,8 @@ class Comparison:
         if self._in:
             self._disabled()
 
-    def look_up(self, name: str, mechanism: str, then: Callable[[Verifier], None], say: Say) -> None:
-        """Look up a user: ``then`` gets the verifier, or one that no password fits. ``say`` gets the outcome if the
+    def look_up(self, name: str, mechanism: str, then: Callable[[Verifier], None], reply: Reply) -> None:
+        """Look up a user: ``then`` gets the verifier, or one that no password fits. ``reply`` gets the outcome if the
         store does not answer.
         """
         try:
@@ -142,9 +142,9 @@ class Comparison:
 
         # before the query: a NOTIFY reports changes that its answer does not include
         self._users.enter(self.user, self._lock_out)
-        self._users.look_up(self.user, mechanism, self._unless_ended(found), self._unless_ended(say))
+        self._users.look_up(self.user, mechanism, self._unless_ended(found), self._unless_ended(reply))
 
-    def compare(self, fits: Fits, say: Say) -> None:
+    def compare(self, fits: Fits, reply: Reply) -> None:
         """Compare when the delay has ended: answer with the outcome of ``fits`` for the verifier, or refuse."""
         if self._ended:
             return
@@ -153,21 +153,21 @@ class Comparison:
         if wait > 0:
             self._waited += wait
             if self._waited > LONGEST_WAIT_SECONDS:
-                say(Outcome(Code.SYS_TEMP))
+                reply(Outcome(Code.SYS_TEMP))
                 return
-            self._users.call_later(wait, lambda: self.compare(fits, say))
+            self._users.call_later(wait, lambda: self.compare(fits, reply))
             return
         assert self._verifier is not None
         outcome = fits(self._verifier)
         if outcome is not None and self._there:
             self._in = True
-            say(replace(outcome, user_id=self._verifier.user_id))
+            reply(replace(outcome, user_id=self._verifier.user_id))
             return
         # another name is not logged: it may be a password
         known = self.user if self._there else None
         log.info("login refused", address=self._address, user=known)
         self._users.failures.count(self._address, known)
-        refuse = self._unless_ended(say)
+        refuse = self._unless_ended(reply)
         self._users.call_later(penalties.failed(self._address, self.user), lambda: refuse(REFUSED))
 
     def _unless_ended(self, call: Callable[..., None]) -> Callable[..., None]:
@@ -181,24 +181,24 @@ class Comparison:
 class Plain:
     """Receives the password itself (RFC 4616): offered if TLS encrypts it, or if the settings say so."""
 
-    def __init__(self, comparison: Comparison, say: Say) -> None:
+    def __init__(self, comparison: Comparison, reply: Reply) -> None:
         self._comparison = comparison
-        self._say = say
+        self._reply = reply
 
     def end(self) -> None:
         self._comparison.end()
 
     def take(self, response: bytes | None) -> None:
         if response is None:
-            self._say(Challenge(b""))
+            self._reply(Challenge(b""))
             return
         try:
             as_whom, name, password = response.decode().split("\0")
         except ValueError:  # not UTF-8, or not three parts
-            self._say(REFUSED)
+            self._reply(REFUSED)
             return
         if not name or not password or as_whom not in ("", name):  # to act as another is not possible
-            self._say(REFUSED)
+            self._reply(REFUSED)
             return
         with suppress(verifiers.NotPrepared):  # then it is compared unchanged, for the same time: no user has it
             password = verifiers.prepared_password(password)
@@ -209,9 +209,9 @@ class Plain:
             return Outcome(Code.OK, user=self._comparison.user)
 
         def compare(_: Verifier) -> None:
-            self._comparison.compare(fits, self._say)
+            self._comparison.compare(fits, self._reply)
 
-        self._comparison.look_up(name, verifiers.OF_PLAIN, compare, self._say)
+        self._comparison.look_up(name, verifiers.OF_PLAIN, compare, self._reply)
 
 
 # SCRAM-SHA-256 and SCRAM-SHA-512, the server's side (RFC 5802, RFC 7677): the password is never sent, and the server
@@ -236,12 +236,12 @@ class _First(NamedTuple):
 
 
 class Scram:
-    """Runs a SCRAM exchange. ``comparison`` looks up the users; ``say`` is called with each answer."""
+    """Runs a SCRAM exchange. ``comparison`` looks up the users; ``reply`` is called with each answer."""
 
-    def __init__(self, mechanism: str, comparison: Comparison, say: Say) -> None:
+    def __init__(self, mechanism: str, comparison: Comparison, reply: Reply) -> None:
         self._mechanism = mechanism
         self._comparison = comparison
-        self._say = say
+        self._reply = reply
         self._first: _First | None = None
         self._server_first = ""
         self._nonce = ""
@@ -251,7 +251,7 @@ class Scram:
 
     def take(self, response: bytes | None) -> None:
         if response is None:
-            self._say(Challenge(b""))
+            self._reply(Challenge(b""))
         elif self._first is None:
             self._begin(response)
         else:
@@ -260,27 +260,27 @@ class Scram:
     def _begin(self, response: bytes) -> None:
         first = _read_first(response)
         if first is None:
-            self._say(REFUSED)
+            self._reply(REFUSED)
             return
         self._first = first
-        self._comparison.look_up(first.name, self._mechanism, self._challenge, self._say)
+        self._comparison.look_up(first.name, self._mechanism, self._challenge, self._reply)
 
     def _challenge(self, verifier: Verifier) -> None:
         assert self._first is not None
         self._nonce = self._first.nonce + base64.b64encode(secrets.token_bytes(_NONCE_OCTETS)).decode()
         salt = base64.b64encode(verifier.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={verifier.iterations}"
-        self._say(Challenge(self._server_first.encode()))
+        self._reply(Challenge(self._server_first.encode()))
 
     def _finish(self, response: bytes, first: _First) -> None:
         found = _FINAL.fullmatch(response.decode("utf-8", "replace"))
         if found is None:
-            self._say(REFUSED)
+            self._reply(REFUSED)
             return
         without_proof, binding, nonce, proof_text = found.groups()
         proof = _decoded(proof_text)
         if proof is None or _decoded(binding) != first.gs2_header.encode() or nonce != self._nonce:
-            self._say(REFUSED)
+            self._reply(REFUSED)
             return
         message = f"{first.bare},{self._server_first},{without_proof}".encode()
 
@@ -294,7 +294,7 @@ class Scram:
             shown = base64.b64encode(verifiers.mac(self._mechanism, verifier.server_key, message))
             return Outcome(Code.OK, b"v=" + shown, self._comparison.user)
 
-        self._comparison.compare(fits, self._say)
+        self._comparison.compare(fits, self._reply)
 
 
 def _read_first(response: bytes) -> _First | None:

@@ -53,6 +53,8 @@ class _Recent(Generic[Key]):
 
 
 class Penalties:
+    """Computes how long a failed login waits: for its answer, and until the next password of the origin is compared."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._by_address: _Recent[str] = _Recent()
@@ -78,10 +80,6 @@ class Penalties:
         return seconds
 
 
-# Failed logins are written to the audit (S10): once a minute and at the end, summed by user, host and reason, in
-# bounded
-# memory. A flood of them adds :data:`MOST_REMEMBERED` rows and one more each minute to the store, at each worker.
-
 log = structlog.get_logger(__name__)
 
 #: Seconds from the first failure in a quiet time until it is written, and between two writes.
@@ -100,6 +98,10 @@ def _tell(there: bool | StoreError) -> None:
 
 
 class Failures:
+    """Writes failed logins to the audit (S10): once a minute and at the end, summed by user, host and reason, in
+    bounded memory. A flood of them adds :data:`MOST_TOLD` rows and one more each minute to the store, at each worker.
+    """
+
     def __init__(
         self, instance: Instance, *, first_seconds: float = TOLD_AFTER_SECONDS, between_seconds: float = BETWEEN_SECONDS
     ) -> None:

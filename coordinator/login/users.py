@@ -37,7 +37,7 @@ FOUND_SECONDS = 0.01
 #: not wait for all logins.
 MOST_ASKED = 4
 #: Seconds before a failed query for enabled users is retried.
-LOOK_AGAIN_SECONDS = 5.0
+CHECK_AGAIN_SECONDS = 5.0
 
 
 class Users:
@@ -53,7 +53,7 @@ class Users:
         #: by user: functions that end its connections, unless the user has the given id
         self._connected: dict[str, set[Leave]] = {}
         #: whether a retry for all of them is scheduled
-        self._looks_again = False
+        self._checks_again = False
         self.penalties = Penalties()
         self.failures = Failures(instance)
 
@@ -65,29 +65,29 @@ class Users:
     def decoy(self, mechanism: str, name: str) -> Verifier:
         return verifiers.decoy(mechanism, name, self._secret)
 
-    def look_up(self, name: str, mechanism: str, found: Callable[[Verifier | None], None], say: Fail) -> None:
-        """Look up a verifier: ``found`` gets it, or None; ``say`` the outcome if the store does not answer in time."""
+    def look_up(self, name: str, mechanism: str, found: Callable[[Verifier | None], None], reply: Fail) -> None:
+        """Look up a verifier: ``found`` gets it, or None; ``reply`` an outcome if the store does not answer in time."""
         began = time.monotonic()
 
         def wait(verifier: Verifier | None) -> None:
             self.call_later(max(0.0, began + FOUND_SECONDS - time.monotonic()), partial(found, verifier))
 
-        self._ask(lambda answered: questions.verifier(self._instance.queries, name, mechanism, answered), wait, say)
+        self._ask(lambda answered: questions.verifier(self._instance.queries, name, mechanism, answered), wait, reply)
 
-    def ask_enabled(self, name: str, found: Leave, say: Fail) -> None:
+    def look_up_enabled(self, name: str, found: Leave, reply: Fail) -> None:
         """Look up the id of the user, if it may log in, like :meth:`look_up`."""
 
         def ask(answered: Callable[[dict[str, str] | StoreError], None]) -> None:
             questions.enabled(self._instance.queries, [name], answered)
 
-        self._ask(ask, lambda ids: found(ids.get(name)), say)
+        self._ask(ask, lambda ids: found(ids.get(name)), reply)
 
     def _ask(
-        self, ask: Callable[[Callable[[T | StoreError], None]], None], found: Callable[[T], None], say: Fail
+        self, ask: Callable[[Callable[[T | StoreError], None]], None], found: Callable[[T], None], reply: Fail
     ) -> None:
         number = next(self._numbers)
         # emptied by the answer: then the deadline, seconds later, keeps no reference to the connection
-        waiting = [say]
+        waiting = [reply]
 
         def begin() -> None:
             self._asked += 1
@@ -99,7 +99,7 @@ class Users:
             if waiting:
                 waiting.clear()
                 if isinstance(answer, StoreError):
-                    say(Outcome(Code.SYS_TEMP))
+                    reply(Outcome(Code.SYS_TEMP))
                 else:
                     found(answer)
 
@@ -133,24 +133,24 @@ class Users:
     def changed(self, user: str) -> None:
         """Check a user that was disabled or removed, and may have been created again."""
         if user in self._connected:
-            self._look([user])
+            self._check([user])
 
-    def look(self) -> None:
+    def check_all(self) -> None:
         """Check all connected users, as a NOTIFY may have been lost."""
         if self._connected:
-            self._look(list(self._connected))
+            self._check(list(self._connected))
 
-    def _look_again(self) -> None:
-        self._looks_again = False
-        self.look()
+    def _check_again(self) -> None:
+        self._checks_again = False
+        self.check_all()
 
-    def _look(self, users: list[str]) -> None:
+    def _check(self, users: list[str]) -> None:
         def answered(enabled: dict[str, str] | StoreError) -> None:
             if isinstance(enabled, StoreError):
                 log.warning("it is not known which users may stay", reason=str(enabled))
-                if not self._looks_again:
-                    self._looks_again = True
-                    self.call_later(LOOK_AGAIN_SECONDS, self._look_again)
+                if not self._checks_again:
+                    self._checks_again = True
+                    self.call_later(CHECK_AGAIN_SECONDS, self._check_again)
                 return
             for user in users:
                 for leave in list(self._connected.get(user, ())):

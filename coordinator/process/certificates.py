@@ -4,42 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import stat
 from pathlib import Path
 
+from coordinator.secret_file import FileInvalid, readable, secret
 from coordinator.settings import TlsSettings
-
-# Files named by settings are read with errors that a person can act on.
-
-_OTHERS = stat.S_IROTH | stat.S_IWOTH
-
-
-class FileInvalid(Exception):
-    """A file cannot be used; the message names the setting and the file, and says why."""
-
-
-def readable(setting: str, path: Path) -> bytes:
-    """Read the file of a setting.
-
-    :raises FileInvalid: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FileInvalid(f"{setting}: {path}: {error.strerror}") from None
-
-
-def secret(setting: str, path: Path) -> bytes:
-    """Read the secret file of a setting.
-
-    :raises FileInvalid: it cannot be read, or other users can read it.
-    """
-    octets = readable(setting, path)
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & _OTHERS:
-        raise FileInvalid(f"{setting}: {path}: all users may read it (mode {mode:o}); expected 600")
-    return octets
-
 
 _EXPIRED, _NOT_YET = 10, 9
 #: Trusts a certificate itself, whatever authority has signed it (OpenSSL's X509_V_FLAG_PARTIAL_CHAIN).

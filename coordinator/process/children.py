@@ -57,14 +57,14 @@ class Supervising:
     def fileno(self) -> int:
         return self._pair.fileno()
 
-    def tell(self, **words: object) -> None:
+    def send(self, **words: object) -> None:
         self._pair.sendall(json.dumps(words).encode() + b"\n")
 
     def offer(self, **words: object) -> None:
         """Send without waiting: the line is lost if the supervisor has not read the previous ones."""
         self._offered.offer(words)
 
-    def hear(self) -> list[Mapping[str, Any]]:
+    def receive(self) -> list[Mapping[str, Any]]:
         """Return the supervisor's lines since the last call; wait for at least one. Empty: the supervisor has ended."""
         lines: list[bytes] = []
         while not lines:
@@ -179,7 +179,7 @@ class Child:
         :raises OSError: the system has no process or no descriptor left.
         """
         #: Called by :meth:`read` with each object that the child sends.
-        self.heard: Callable[[Mapping[str, Any]], None] = lambda words: None
+        self.on_line: Callable[[Mapping[str, Any]], None] = lambda words: None
         self._selector = selector
         self._unread = b""
         self._status: int | None = None
@@ -211,12 +211,12 @@ class Child:
             self.close()
         return status
 
-    def tell(self, **words: object) -> None:
+    def send(self, **words: object) -> None:
         """Send an object; it is lost if the child has ended, or has not read the last thousand lines."""
         self._offered.offer(words)
 
     def read(self) -> None:
-        """Read the child's lines, and call :attr:`heard` with each."""
+        """Read the child's lines, and call :attr:`on_line` with each."""
         try:
             octets = self._pair.recv(65536)
         except BlockingIOError:
@@ -228,7 +228,7 @@ class Child:
             return
         *lines, self._unread = (self._unread + octets).split(b"\n")
         for line in lines:
-            self.heard(json.loads(line))
+            self.on_line(json.loads(line))
 
     def send_signal(self, number: signal.Signals) -> None:
         # A child that has ended keeps its process id until it is waited for.
@@ -337,9 +337,9 @@ class Kept:
             _log.error(f"{self._name} ended", status=status, again_in_seconds=pause)
             self._at = now + pause
 
-    def tell(self, **words: object) -> None:
+    def send(self, **words: object) -> None:
         if self._child is not None:
-            self._child.tell(**words)
+            self._child.send(**words)
 
     def kill(self) -> None:
         if self._child is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import structlog
 
 from coordinator.login.logins import ANONYMOUS, offered
-from coordinator.process.certificates import FileInvalid, secret
+from coordinator.secret_file import FileInvalid, secret
 from coordinator.settings import AMQP, Endpoint, MetricsSettings, Settings, endpoint
 from store import users
 from store.database import Patience, connected
@@ -175,7 +175,7 @@ def warn_of_open_ones(settings: Settings, places: Sequence[Endpoint]) -> None:
         )
 
 
-def look_for_users(settings: Settings, places: Sequence[Endpoint], database_url: str, patience: Patience) -> None:
+def warn_without_users(settings: Settings, places: Sequence[Endpoint], database_url: str, patience: Patience) -> None:
     """Log a warning if clients must log in, and there is no enabled user."""
     closed = [str(place) for place in places if not _anonymous(settings, place)]
     if not closed:

@@ -29,10 +29,10 @@ from prometheus_client.exposition import choose_encoder
 from coordinator.login.logins import origin_of
 from coordinator.printable import printable
 from coordinator.process import certificates
-from coordinator.process.certificates import FileInvalid
 from coordinator.process.children import Supervising
 from coordinator.process.listeners import metrics_token
-from coordinator.process.telling import LONG_SECONDS, Workers
+from coordinator.process.worker_reports import LONG_SECONDS, Workers
+from coordinator.secret_file import FileInvalid
 from coordinator.settings import Settings
 from coordinator.version import VERSION
 from store.errors import ONLY_READS, from_sqlstate
@@ -42,13 +42,14 @@ from store.figures import (
     COMMIT_SECONDS,
     AddressFigures,
     Decided,
+    FigureReader,
+    Figures,
     GroupFigures,
-    Looks,
-    Seen,
     Undecided,
 )
+from store.loop import TimeShare
 from store.runs import Stored
-from store.watched import Watched
+from store.watched import WatchState
 
 # The metrics in the form that Prometheus reads (H19).
 
@@ -59,19 +60,19 @@ _LONGEST_LABEL = 128
 _MOST_KINDS = 50
 
 
-def registry(seen: Seen, workers: Workers, *, disk_low: bool = False) -> CollectorRegistry:
+def registry(seen: Figures, workers: Workers, *, disk_low: bool = False) -> CollectorRegistry:
     """Return the figures of the store and the workers, for the encoders of the client library. ``disk_low``: posts are
     refused as the disk is nearly full.
     """
     made = CollectorRegistry(auto_describe=False)
-    made.register(_Told(seen, workers, disk_low))
+    made.register(_Collector(seen, workers, disk_low))
     return made
 
 
-class _Told:
+class _Collector:
     """Implements the client library's interface of a collector."""
 
-    def __init__(self, seen: Seen, workers: Workers, disk_low: bool) -> None:
+    def __init__(self, seen: Figures, workers: Workers, disk_low: bool) -> None:
         self._seen = seen
         self._disk_low = disk_low
         self._workers = workers
@@ -103,7 +104,7 @@ class _Told:
         if seen.last_run is not None:
             yield from _last_run(seen.last_run)
         if seen.watched is not None:
-            yield from _watched(seen.watched)
+            yield from _watch_metrics(seen.watched)
         yield from _decided(seen.decided)
         yield from _of_workers(self._workers)
 
@@ -175,7 +176,7 @@ def _findings(counts: Mapping[tuple[str, str], int]) -> list[tuple[tuple[str, ..
     return _summed(named + rest)
 
 
-def _watched(found: Watched) -> Iterator[Metric]:
+def _watch_metrics(found: WatchState) -> Iterator[Metric]:
     help_text = "Findings of coordinator watch since it began anew, by kind and severity."
     yield _gauge("watch_findings", help_text, _findings(found.findings), "kind", "severity")
     counter = CounterMetricFamily(
@@ -241,9 +242,8 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-#: The least seconds between two polls; and so many times the length of the last one, for a twentieth of the time.
-LOOK_SECONDS = 5.0
-_TIMES_LONGER = 20
+#: The shortest pause between two polls of the store.
+POLL_SECONDS = 5.0
 #: The age from which on a poll is out of date.
 _FRESH_SECONDS = 30.0
 #: With fewer days of partitions after today, the service could soon accept no posts.
@@ -278,11 +278,11 @@ class Measuring:
         self.token = metrics_token(settings.metrics)
         #: whether posts are refused as the disk is nearly full, by the supervisor's report
         self.disk_low = False
-        self._looks = Looks(url)
+        self._reader = FigureReader(url)
         self._supervising = supervising
         self._listeners = listeners
         #: the last poll, with the monotonic time of the next; replaced as a whole, as the threads of requests read it
-        self._last: tuple[Seen, float] | None = None
+        self._last: tuple[Figures, float] | None = None
         self.workers = Workers()
 
     def run(self) -> None:
@@ -290,9 +290,9 @@ class Measuring:
             threading.Thread(target=_Server(listener, self).serve_forever, daemon=True).start()
         failed: tuple[str, ...] = ()
         while True:
-            seen = self._looks.look()
+            seen = self._reader.read()
             # A poll that found no store has waited, without a cost for the store.
-            pause = LOOK_SECONDS if seen.state is None else max(LOOK_SECONDS, _TIMES_LONGER * seen.seconds)
+            pause = TimeShare(20, POLL_SECONDS).pause(0.0 if seen.state is None else seen.seconds)
             self._last = (seen, time.monotonic() + pause)
             if seen.failed != failed:
                 failed = seen.failed
@@ -300,16 +300,16 @@ class Measuring:
                     _log.warning("metrics are missing", parts=failed, seconds=round(seen.seconds, 1))
                 else:
                     _log.info("all metrics are there again")
-            if not self._hear_until(time.monotonic() + pause):
+            if not self._receive_until(time.monotonic() + pause):
                 return
 
-    def _hear_until(self, end: float) -> bool:
+    def _receive_until(self, end: float) -> bool:
         """Read the workers' reports until ``end``; False: the supervisor has ended."""
         while True:
             readable, _, _ = select.select([self._supervising], [], [], max(0.0, end - time.monotonic()))
             if not readable:
                 return True
-            words = self._supervising.hear()
+            words = self._supervising.receive()
             if not words:
                 return False
             for each in words:
@@ -318,7 +318,7 @@ class Measuring:
                 elif "disk_low" in each:
                     self.disk_low = bool(each["disk_low"])
                 else:
-                    self.workers.told(**each)
+                    self.workers.receive(**each)
 
     def _read_again(self) -> None:
         """Load the certificates and the token again; if a file cannot be used, the old ones stay."""
@@ -329,7 +329,7 @@ class Measuring:
         except FileInvalid as error:
             _log.error("certificates not read again", reason=str(error))
 
-    def seen(self) -> Seen | None:
+    def figures(self) -> Figures | None:
         """Return the result of the last poll; None: there was no poll yet."""
         return None if self._last is None else self._last[0]
 
@@ -430,7 +430,7 @@ class _Request(BaseHTTPRequestHandler):
         if path == "/metrics" and not self._shows_token():
             self._answer(HTTPStatus.UNAUTHORIZED, b"expected the token of metrics.token\n")
         elif path == "/metrics":
-            seen = measuring.seen()
+            seen = measuring.figures()
             if seen is None:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the store is not looked at yet\n")
                 return

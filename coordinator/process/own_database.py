@@ -46,9 +46,24 @@ class OwnDatabase:
         _log.info("database started", data_dir=str(self._server.data_dir), pid=self._server.pid)
         return url
 
+    def start_to_migrate(self, *, copies: bool) -> str:
+        """:meth:`start`; with ``copies``, the store of an earlier version is copied, and its server started again."""
+        url = self.start()
+        found = migrations.behind(url) if copies else None
+        if found is not None:
+            _log.info("store is copied before it is migrated", schema=found, to=migrations.REVISIONS[-1])
+            path = self._server.copy(found, spare_bytes=self._disk_free_bytes)
+            _log.info("store copied", schema=found, copy=str(path))
+            url = self.start()
+        return url
+
     def prepare(self, url: str) -> str:
         """Migrate the store at ``url`` to this version; return the URL of the service's role, which owns nothing."""
-        migrations.upgrade(url)
+        found = migrations.upgrade(url)
+        if found is None:
+            _log.info("store made", schema=migrations.REVISIONS[-1])
+        elif found != migrations.REVISIONS[-1]:
+            _log.info("store migrated", schema=migrations.REVISIONS[-1], before=found)
         with connected(url, application_name="coordinator migrate") as connection:
             roles.put_apart(connection, running.SERVES)
         return running.serving(url)
@@ -83,7 +98,7 @@ class OwnDatabase:
             else:
                 self._start_at = None
 
-    def look_at_disk(self, now: float) -> bool:
+    def check_disk(self, now: float) -> bool:
         """Check the disk, if it is time; whether :attr:`disk_low` has changed."""
         if now < self._disk_at:
             return False

@@ -20,7 +20,6 @@ from typing import Any
 import structlog
 
 from coordinator.process import certificates
-from coordinator.process.certificates import FileInvalid
 from coordinator.process.children import (
     MOST_FAILED_STARTS,
     UNFIT,
@@ -38,10 +37,12 @@ from coordinator.process.listeners import (
     TooOpen,
     check_metrics,
     listen,
-    look_for_users,
     warn_of_open_ones,
+    warn_without_users,
 )
 from coordinator.process.own_database import OwnDatabase
+from coordinator.process.service_manager import READY, STOPPING, ServiceManager
+from coordinator.secret_file import FileInvalid
 from coordinator.settings import HTTP, Endpoint, Settings
 from store import migrations, partitions
 from store.database import ENDLESS, Patience, check_url, connected, place
@@ -98,6 +99,7 @@ class Supervisor:
         """``programs``: the main functions of its children."""
         self._settings = settings
         self._programs = programs
+        self._manager = ServiceManager()
         self._stopping = False
         self._preparing = False
         self._tls: ssl.SSLContext | None = None
@@ -127,7 +129,7 @@ class Supervisor:
         """
         with self._signals():
             try:
-                self._sockets, self._places = listen(self._settings.listen, self._settings.workers)
+                self._sockets, self._places = listen(self._settings.clients, self._settings.workers)
                 if self._settings.has_tls:
                     self._tls = certificates.load(self._settings.tls)
                 self._listen_for_metrics()
@@ -150,13 +152,18 @@ class Supervisor:
         given = self._settings.database_url
         if given is None:
             data_dir = self._settings.data_dir or default_data_dir()
+            applications = self._settings.applications
             server = EmbeddedServer(
                 data_dir,
                 max_connections=2 * connections_needed(self._settings.workers),
+                applications=None if applications is None else (applications.host, applications.port),
                 cancelled=lambda: self._stopping,
             )
             self._database = OwnDatabase(server, self._settings.limits.disk_free_bytes)
-            self._owner_url = self._database.start()
+            copies = self._settings.copy_before_migrating == "always"
+            self._owner_url = self._database.start_to_migrate(copies=copies)
+            if applications is not None:
+                _log.info("applications may connect in SQL", listen=str(applications))
             with self._interruptible():
                 self._database_url = self._database.prepare(self._owner_url)
         else:
@@ -168,7 +175,7 @@ class Supervisor:
             _log.info("database found", place=place(self._database_url))
         with self._interruptible():
             self._make_partitions()
-            look_for_users(self._settings, self._places, self._database_url, _START_PATIENCE)
+            warn_without_users(self._settings, self._places, self._database_url, _START_PATIENCE)
 
     @property
     def _database_runs(self) -> bool:
@@ -200,11 +207,11 @@ class Supervisor:
         if self._database is None:
             return
         self._database.tend(now)
-        if self._database.look_at_disk(now):
-            for each in self._told():
-                each.tell(disk_low=self._database.disk_low)
+        if self._database.check_disk(now):
+            for each in self._receivers_of_state():
+                each.send(disk_low=self._database.disk_low)
 
-    def _told(self) -> Iterator[Child | Kept]:
+    def _receivers_of_state(self) -> Iterator[Child | Kept]:
         """Yield the children to which changes of the service's state are sent."""
         for each in (*(worker.child for worker in self._workers), self._measuring):
             if each is not None:
@@ -226,6 +233,7 @@ class Supervisor:
         if serving and not self._announced:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
+            self._manager.tell(READY)
             warn_of_open_ones(self._settings, self._places)
         for kept in self._kept:
             kept.tend(now)
@@ -250,8 +258,8 @@ class Supervisor:
         except FileInvalid as error:
             _log.error("certificates not read again", reason=str(error))
             return
-        for each in self._told():
-            each.tell(certificates=True)
+        for each in self._receivers_of_state():
+            each.send(certificates=True)
         files = (self._settings.tls.certificate, self._settings.tls.key, self._settings.tls.client_ca)
         _log.info(
             "certificates read again",
@@ -299,15 +307,15 @@ class Supervisor:
             worker.start_at = time.monotonic() + worker.pause.failed()
             return
 
-        def heard(words: Mapping[str, Any]) -> None:
+        def on_line(words: Mapping[str, Any]) -> None:
             if words.get("ready"):
                 worker.ready = True
                 worker.pause.served()
                 _log.info("worker ready", worker=worker.number, pid=child.pid)
             if self._measuring is not None and "figures" in words:
-                self._measuring.tell(worker=worker.number, pid=child.pid, figures=words["figures"])
+                self._measuring.send(worker=worker.number, pid=child.pid, figures=words["figures"])
 
-        child.heard = heard
+        child.on_line = on_line
 
     def _spawn(
         self,
@@ -345,7 +353,7 @@ class Supervisor:
     def _start_recovery(self) -> Child | None:
         child = self._spawn("coord-recover", self._programs.recovery)
         if child is not None:
-            child.heard = self._told_by_recovery
+            child.on_line = self._kill_given_up
         return child
 
     def _listen_for_metrics(self) -> None:
@@ -367,7 +375,7 @@ class Supervisor:
             self._maintenance_at = now + _MAINTENANCE_SECONDS
             self._maintenance = self._spawn("coord-maintain", self._programs.maintenance, database_url=self._owner_url)
 
-    def _told_by_recovery(self, words: Mapping[str, Any]) -> None:
+    def _kill_given_up(self, words: Mapping[str, Any]) -> None:
         """Kill workers whose instance was declared dead: they would accept connections and never answer."""
         for pid, start in words.get("ended", ()):
             for worker in self._workers:
@@ -377,6 +385,7 @@ class Supervisor:
 
     def _stop(self) -> None:
         """Stop all children, workers first: their unfinished work needs the database (F5)."""
+        self._manager.tell(STOPPING)
         running = [worker.child for worker in self._workers if worker.child is not None]
         if running:
             _log.info("stopping", workers=len(running))

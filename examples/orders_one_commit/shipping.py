@@ -86,6 +86,12 @@ class Shipping(MessagingHandler):
         link: Any = event.link
         self._end(f"the coordinator closed a link: {link.remote_condition}")
 
+    def on_connection_remote_close(self, event: Event) -> None:
+        """Proton's own handler leaves a connection open that is closed by force, as by a service that is stopped."""
+        connection: Any = event.connection
+        if connection.remote_condition is not None:
+            self._end(f"no connection to {self._url}: {connection.remote_condition}")
+
     def on_transport_error(self, event: Event) -> None:
         transport: Any = event.transport
         self._end(f"no connection to {self._url}: {transport.condition}")

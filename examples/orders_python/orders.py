@@ -202,10 +202,19 @@ class OrderService(MessagingHandler, TransactionHandler):
         link: Any = event.link
         self._end(f"the service closed a link: {link.remote_condition}")
 
+    def on_connection_remote_close(self, event: Event) -> None:
+        """Proton's own handler leaves a connection open that is closed by force, as by a service that is stopped."""
+        connection: Any = event.connection
+        if connection.remote_condition is not None:
+            self._lost(connection.remote_condition)
+
     def on_transport_error(self, event: Event) -> None:
         transport: Any = event.transport
+        self._lost(transport.condition)
+
+    def _lost(self, condition: Any) -> None:
         unknown = f"; what became of {self._undecided} messages is unknown" if self._undecided else ""
-        self._end(f"no connection to {self._url}: {transport.condition}{unknown}")
+        self._end(f"no connection to {self._url}: {condition}{unknown}")
 
     def _end(self, problem: str) -> None:
         self.problem = self.problem or problem

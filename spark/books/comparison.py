@@ -136,8 +136,8 @@ class _Comparison:
         judged = self.marks.where(committed & f.col("judged") & (f.col("decided_at") <= self.settled_here))
         return judged.join(self.rows.drop("judged_row"), "key", "left")
 
-    def _said(self, text: str, *columns: Column) -> Column:
-        return said(self.description.name, text, *columns)
+    def _detail(self, text: str, *columns: Column) -> Column:
+        return detail_of(self.description.name, text, *columns)
 
     def lost(self) -> Case:
         """R20: a row is committed in the book, and its transaction neither committed nor undecided in the store."""
@@ -151,7 +151,7 @@ class _Comparison:
                 "txn_id": f.col("key") if self.description.by_txn_id else f.col("rolled_back_txn"),
                 "address": f.lit(addresses[0] if len(addresses) == 1 else None),
             },
-            detail=self._said(
+            detail=self._detail(
                 "the book says committed, the coordinator %s",
                 f.when(f.col("rolled_back_txn").isNotNull(), "rolled it back").otherwise("knows nothing of it"),
             ),
@@ -171,7 +171,7 @@ class _Comparison:
             & ~f.coalesce("committed", f.lit(False))
             & (f.col("book_committed") != f.col("book_rolled_back")),
             about={"txn_id": f.col("undecided_txn"), "address": f.col("undecided_address")},
-            detail=self._said(
+            detail=self._detail(
                 "undecided here, the book says %s",
                 f.when(f.col("book_committed"), "committed").otherwise("rolled back"),
             ),
@@ -188,7 +188,7 @@ class _Comparison:
             severity="error",
             where=f.col("rows").isNull() | rolled_back,
             about=HALF,
-            detail=self._said(
+            detail=self._detail(
                 "the coordinator committed it, the book %s",
                 f.when(f.col("rows").isNull(), "has no row").otherwise("says rolled back"),
             ),
@@ -201,7 +201,7 @@ class _Comparison:
         return different(book, known, HALF)
 
 
-def said(name: str, text: str, *columns: Column) -> Column:
+def detail_of(name: str, text: str, *columns: Column) -> Column:
     """Return the detail of a finding about a key of the book ``name``; with columns ``text`` is a format string."""
     prefix = f.format_string(f"book {name}, key %s: ", shown(f.col("key")))
     return f.concat(prefix, f.format_string(text, *columns) if columns else f.lit(text))
@@ -218,7 +218,7 @@ def different(book: Book, known: Column, about: Sequence[str]) -> list[Case]:
                 severity="error",
                 where=known & ~_equal(in_book, in_message, spark_type),
                 about=about,
-                detail=said(
+                detail=detail_of(
                     book.name,
                     f"{_escaped(pair.column)} is %s in the book, {_escaped(pair.message)} is %s in the message",
                     f.coalesce(shown(in_book.cast("string")), f.lit("null")),

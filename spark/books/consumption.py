@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark import ledger, marks
-from spark.books.comparison import different, said
+from spark.books.comparison import detail_of, different
 from spark.books.rows import Book, judged_row, usable
 from spark.books.unusable import rows_together, unusable_messages, unusable_rows
 from spark.directory import Directory
@@ -59,7 +59,7 @@ def groups_named(spark: SparkSession, directory: Directory, begins: Mapping[str,
     return local(spark, _GROUPS, rows)
 
 
-def taken(picked: DataFrame, groups: DataFrame, *, stated: DataFrame, op: DataFrame, entry: DataFrame) -> DataFrame:
+def fates(picked: DataFrame, groups: DataFrame, *, stated: DataFrame, op: DataFrame, entry: DataFrame) -> DataFrame:
     """Return the fate of the messages of ``picked`` (:func:`spark.picking.pick`) in each of ``groups``.
 
     ``half_id, address_id, problem, key, picked`` and the columns of ``groups``; ``txn_id, state, judged, posted_at``
@@ -117,7 +117,7 @@ def consumer_findings(
 ) -> DataFrame:
     """Return the findings of all differences between the book and its ``groups`` (:func:`groups_named`).
 
-    ``messages`` is of :func:`taken`, and the book's rows have a column ``consumer``. ``complete``: no message was ever
+    ``messages`` is of :func:`fates`, and the book's rows have a column ``consumer``. ``complete``: no message was ever
     dropped.
     """
     # an accept may be older than its row by the grace; accepts before the ops that were read explain no row
@@ -233,8 +233,8 @@ class _Comparison:
         settled = keys.where(f.col("settled_at") <= self.settled_here)
         return settled.join(self.rows, _KEY, "left").join(self.names, "consumer", "left")
 
-    def _said(self, text: str, *columns: Column) -> Column:
-        return said(self.book.name, text, *columns)
+    def _detail(self, text: str, *columns: Column) -> Column:
+        return detail_of(self.book.name, text, *columns)
 
     def not_processed(self) -> Case:
         """R24: a message was accepted, and the book has no processed row of it."""
@@ -244,7 +244,7 @@ class _Comparison:
             severity="error",
             where=f.col("rows").isNull(),
             about=DELIVERY,
-            detail=self._said("its group has accepted it, the book has no row that says it was processed"),
+            detail=self._detail("its group has accepted it, the book has no row that says it was processed"),
             suggested_repair=f.concat(
                 f.lit(
                     "do its work by hand; or have it delivered again, with all that is newer: coordinator group seek "
@@ -264,7 +264,7 @@ class _Comparison:
             self._not_consumed(
                 "warning",
                 due & ~unknown & ~never_sent & seen,
-                self._said(
+                self._detail(
                     "the book says processed, and its group has not accepted it: %s",
                     f.when(f.col("waits"), "it waits there")
                     .when(f.col("ended").isNotNull(), f.concat(f.lit("the op that ended it is "), "ended"))
@@ -277,13 +277,13 @@ class _Comparison:
             self._not_consumed(
                 "error",
                 due & ~unknown & never_sent,
-                self._said("the book says processed, and its transaction is not committed: %s", f.col("open")),
+                self._detail("the book says processed, and its transaction is not committed: %s", f.col("open")),
                 "undo the work: the message was not sent",
             ),
             self._not_consumed(
                 "error" if self.complete else "note",
                 due & unknown,
-                self._said(
+                self._detail(
                     "the book says processed, and no message of its group has this key"
                     + (
                         ""
@@ -313,7 +313,7 @@ class _Comparison:
             severity="error",
             where=(f.col("counted") > 1) & (f.col("counted") > accepts) & (f.col("last_at") <= self.settled),
             about=DELIVERY,
-            detail=self._said("processed in %d rows, accepted by its group %d times", f.col("rows"), accepts),
+            detail=self._detail("processed in %d rows, accepted by its group %d times", f.col("rows"), accepts),
             suggested_repair="undo what was done too often; let the book's key be unique, as an inbox has it",
         )
 
@@ -325,7 +325,7 @@ class _Comparison:
             severity="note",
             where=(f.col("messages") > 1) | ((rows > 1) & (rows <= f.col("accepts"))),
             about=DELIVERY,
-            detail=self._said(
+            detail=self._detail(
                 "consumed as %d messages, accepted %d times, processed in %d rows",
                 f.col("messages"),
                 f.col("accepts"),

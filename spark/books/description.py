@@ -84,7 +84,7 @@ class Description(BaseModel):
 
     @property
     def by_txn_id(self) -> bool:
-        """Whether the key is the transaction's id, instead of a part of the message."""
+        """Return whether the key is the transaction's id, instead of a part of the message."""
         return self.message_key == TXN_ID
 
 

@@ -92,7 +92,7 @@ def in_nanoseconds(files: Files) -> dict[str, Stored]:
     return {name: each for columns in files.values() for name, each in columns.items() if each.nanoseconds}
 
 
-def look_at_footers(description: Description, files: Files, names: Sequence[str]) -> None:
+def check_footers(description: Description, files: Files, names: Sequence[str]) -> None:
     """Check, in all files, those of the columns ``names`` that the description names.
 
     :raises BookError: a file lacks one that another file has, or has it in another unit.
@@ -113,7 +113,7 @@ def look_at_footers(description: Description, files: Files, names: Sequence[str]
 
 
 def _names(description: Description, column: str) -> bool:
-    """Whether the description names the column, alone or in a condition."""
+    """Return whether the description names the column, alone or in a condition."""
     plain = {description.key, description.time, *(pair.column for pair in description.equal)}
     conditions = (getattr(description, setting) for setting in description.states.values())
     word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
@@ -181,7 +181,7 @@ def load(spark: SparkSession, description: Description) -> tuple[DataFrame, Data
             _check_encoding(description, declared)
             data = reader.schema(declared).load()
         files = footers(data) if description.format == "parquet" else {}
-        look_at_footers(description, files, data.columns)
+        check_footers(description, files, data.columns)
         there = None if description.columns is None else _there(spark, description, declared, files)
         if description.columns is None:
             declared = StructType([_declared_time(field, files) for field in declared])

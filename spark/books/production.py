@@ -70,8 +70,8 @@ class Production:
     def differing(self, period: Period, keep: Keep) -> Production:
         """Return the book and the store without the keys that do not differ."""
         by_txn_id, key = self.description.by_txn_id, self._key
-        told = [self._rows(period), *(self._transactions() if by_txn_id else [self._messages(period)])]
-        apart = near(_apart(reduce(DataFrame.unionByName, told), key), keep)
+        facts = [self._rows(period), *(self._transactions() if by_txn_id else [self._messages(period)])]
+        apart = near(_apart(reduce(DataFrame.unionByName, facts), key), keep)
         rows, messages = self.book.rows, self.messages
         keys = ledger.with_txn_id(apart).select(f.col("txn_id").alias("key")) if by_txn_id else apart
         unusable = messages.where(f.col("txn_high").isNull() if by_txn_id else ~usable())
@@ -134,7 +134,7 @@ class Production:
         rows = self.book.rows.where(usable())
         if self.description.by_txn_id:
             rows = rows.withColumns(dict(zip(_TXN, ledger.uuid_words(f.col("key")), strict=True)))
-        return _told(
+        return _facts(
             rows,
             self._key,
             rows=f.lit(1),
@@ -148,16 +148,16 @@ class Production:
         is_commit = f.col("decision") == "commit"
         messages = self.messages.where(f.col("txn_high").isNotNull())
         return [
-            _told(decided, _TXN, commits=is_commit.cast("int"), bits=_bit(_ROLLBACK, ~is_commit)),
-            _told(messages, _TXN, bits=f.lit(_MESSAGE), says=self._digest(1)),
-            _told(self.open_transactions, _TXN, bits=f.lit(_UNDECIDED)),
+            _facts(decided, _TXN, commits=is_commit.cast("int"), bits=_bit(_ROLLBACK, ~is_commit)),
+            _facts(messages, _TXN, bits=f.lit(_MESSAGE), says=self._digest(1)),
+            _facts(self.open_transactions, _TXN, bits=f.lit(_UNDECIDED)),
         ]
 
     def _messages(self, period: Period) -> DataFrame:
         """Return the facts of messages by the keys that they contain."""
         stated = ledger.states(self.messages.where(usable()), ledger.decisions(self.decided), period)
         state = f.col("state")
-        return _told(
+        return _facts(
             stated.where(f.col("half_id").isNotNull()),
             self._key,
             commits=(state == "committed").cast("int"),
@@ -181,16 +181,16 @@ def _bit(bit: int, is_so: Column) -> Column:
     return f.when(is_so, bit).otherwise(0)
 
 
-def _told(frame: DataFrame, key: Sequence[str], **says: Column) -> DataFrame:
+def _facts(frame: DataFrame, key: Sequence[str], **says: Column) -> DataFrame:
     """Return the facts of ``frame`` by key: ``rows, commits, bits, says`` (the hash of compared values, or null)."""
     counts = [says.get(name, f.lit(0)).cast("int").alias(name) for name in ("rows", "commits", "bits")]
     return frame.select(*key, *counts, says.get("says", f.lit(None)).cast("bigint").alias("says"))
 
 
-def _apart(told: DataFrame, key: Sequence[str]) -> DataFrame:
+def _apart(facts: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return the keys that must be examined."""
     by_key = (
-        told.repartition(*key)
+        facts.repartition(*key)
         .groupBy(*key)
         .agg(
             f.sum("rows").alias("rows"),

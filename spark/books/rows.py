@@ -152,7 +152,7 @@ def _check_columns(description: Description, types: dict[str, DataType]) -> None
 
 
 def _has_order(of_type: DataType) -> bool:
-    """Whether values of the type, and the values inside them, can be compared."""
+    """Return whether values of the type, and the values inside them, can be compared."""
     if isinstance(of_type, ArrayType):
         return _has_order(of_type.elementType)
     if isinstance(of_type, StructType):

@@ -61,7 +61,8 @@ def value(description: Description, text: Column, data_type: DataType) -> Column
 
 
 def number(description: Description, text: Column) -> Column:
-    """The number as SQL writes it, or null. With ``locale`` it has the separators of that, or none between thousands.
+    """Return the number as SQL writes it, or null. With ``locale`` it has the separators of that, or none between
+    thousands.
 
     A number of JSON's own has a point in each locale; what may be one or the other (1.014, a thousand to some) is none.
     """
@@ -115,7 +116,7 @@ def zone_of(description: Description) -> str | None:
 
 
 def pattern_without_zone(description: Description, pattern: str) -> bool:
-    """Whether times written in ``pattern``, the option ``timestampFormat``, have no zone.
+    """Return whether times written in ``pattern``, the option ``timestampFormat``, have no zone.
 
     :raises BookError: the zone is optional in it, or a name of several zones.
     """

@@ -122,7 +122,7 @@ def note(connection: Connection, table: str, day: date, *, manifest: str, copied
     }
     statement = insert(archived_day).values(table_name=table, day=day, **values)
     connection.execute(statement.on_conflict_do_update(index_elements=["table_name", "day"], set_=values))
-    look_at_once(connection)
+    run_retention_soon(connection)
 
 
 def note_live(
@@ -136,7 +136,7 @@ def note_live(
     )
 
 
-def look_at_once(connection: Connection) -> None:
+def run_retention_soon(connection: Connection) -> None:
     """Have retention check for days that may be dropped the next time it runs. The caller commits."""
     long_ago = datetime.now(UTC) - timedelta(days=365)
     connection.execute(retention.update().where(retention.c.table_name == "half").values(looked_at=long_ago))
@@ -167,7 +167,7 @@ def turn_off(connection: Connection) -> bool:
     """Turn the archive off, so that days are dropped without a copy; commits. Whether it was on."""
     with boundary():
         done = connection.execute(delete(archive))
-        look_at_once(connection)
+        run_retention_soon(connection)
         connection.commit()
     return bool(done.rowcount)
 

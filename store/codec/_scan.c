@@ -1,15 +1,15 @@
-/* examine() of message.py for what nearly all messages look like. What is not plain is left to Python, which then says
- * what is wrong with it: this accepts a subset of what Python accepts, says the same of it, and refuses nothing.
+/* scan() is examine() of message.py for plain messages, which nearly all are. It accepts a subset of what Python
+ * accepts, with the same result, and leaves all others to Python, which raises the errors.
  *
- * Nothing is read at or behind `end`. A size or count that a peer has announced is compared in 64 bits with the octets
- * that are there before it moves anything, and nothing is allocated by it. */
+ * It reads nothing at or behind `end`: it compares each size and count of the peer with the octets left, in 64 bits,
+ * before it moves, and allocates nothing by them. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-/* Under the sanitizer the octet that each `bytes` has behind its last is none of its own: reading it is found. */
+/* The sanitizer finds reads of the octet that CPython keeps behind the last of each `bytes`. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #else

@@ -1,4 +1,4 @@
-"""AMQP's type system (part 1, section 1.6), as far as the rules need it: reads any value, writes the few that they add.
+"""Decode any value of AMQP's type system (part 1, section 1.6), and encode the few types that the service writes.
 
 Values decode to Python's own: null None, boolean bool, integers int, floats float, binary bytes, string str, symbol
 :class:`Symbol`, uuid and decimals their raw octets, list and array list, map :class:`Map`, a list of pairs (keys may be
@@ -24,7 +24,7 @@ _FIXED = {
 }  # fmt: skip
 _CONSTANT: dict[int, object] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _RAW = frozenset((0x73, 0x74, 0x84, 0x94, 0x98))
-#: by constructor the octets that follow it; or that their number follows, in one octet or in four
+#: how many octets follow a constructor; ONE, FOUR: their number follows, in one octet or in four
 ONE, FOUR, _NONE = -1, -4, -9
 _OF_WIDTH = {
     0: (0x40, 0x41, 0x42, 0x43, 0x44, 0x45), 1: (0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56), 2: (0x60, 0x61),
@@ -37,18 +37,18 @@ LISTS, MAPS, ARRAYS = frozenset((0x45, 0xC0, 0xD0)), frozenset((0xC1, 0xD1)), fr
 STRING8 = 0xA1
 _TEXTS = frozenset((0xA1, 0xA3, 0xB1, 0xB3))
 _DEEPEST = 32
-#: elements of one array that have no octets: on the wire they cost nothing, but here they take memory
+#: the most elements of an array whose elements have no octets: they take memory here alone
 _MOST_WITHOUT_OCTETS = 256
 #: pairs of a map that is decoded by pairs; one with more is refused
 MOST_PAIRS = 10_000
 
 
 class DecodeError(ValueError):
-    """The octets are no AMQP value; the text says at which octet, and what was expected."""
+    """The octets are not an AMQP value; the text says at which octet, and what was expected."""
 
 
 def skip(data: Octets, at: int, deep: int = 0) -> int:
-    """The offset behind the value at ``at``."""
+    """Return the offset behind the value at ``at``."""
     try:
         code = data[at]
     except IndexError:
@@ -61,7 +61,7 @@ def skip(data: Octets, at: int, deep: int = 0) -> int:
 
 
 def _end(data: Octets, code: int, at: int) -> int:
-    """The offset behind the value whose constructor is ``code`` and whose octets begin at ``at``."""
+    """Return the offset behind the value whose constructor is ``code`` and whose octets begin at ``at``."""
     width = WIDTHS[code]
     try:
         if width >= 0:
@@ -80,7 +80,7 @@ def _end(data: Octets, code: int, at: int) -> int:
 
 
 def decode(data: Octets, at: int = 0) -> tuple[object, int]:
-    """The value at ``at`` and the offset behind it."""
+    """Return the value at ``at`` and the offset behind it."""
     return _decode(data, at, 0)
 
 
@@ -97,7 +97,7 @@ def _decode(data: Octets, at: int, deep: int) -> tuple[object, int]:
 
 
 def _plain(data: Octets, code: int, at: int, end: int, deep: int) -> object:
-    """The value whose constructor is ``code`` and whose octets are ``data[at:end]``."""
+    """Decode the value whose constructor is ``code`` and whose octets are ``data[at:end]``."""
     fixed = _FIXED.get(code)
     if fixed is not None:
         return fixed.unpack_from(data, at)[0]
@@ -134,8 +134,7 @@ def _plain(data: Octets, code: int, at: int, end: int, deep: int) -> object:
 
 
 def _counted(data: Octets, code: int, at: int, end: int) -> tuple[int, int]:
-    """Where the values of a list, map or array begin, and how many there are by its own count; ``at`` is behind its
-    constructor."""
+    """Return where the values of a list, map or array begin, and its count. ``at``: behind its constructor."""
     first = at + (8 if code >= 0xD0 and code != 0xE0 else 2)
     if first > end:
         raise DecodeError(f"the count at octet {at} is cut off")
@@ -143,7 +142,7 @@ def _counted(data: Octets, code: int, at: int, end: int) -> tuple[int, int]:
 
 
 def contents(data: Octets, at: int) -> tuple[int, int, int]:
-    """Where the values of the list, map or array at ``at`` begin and end, and how many there are by its own count."""
+    """Return where the values of the list, map or array at ``at`` begin and end, and its count."""
     end = skip(data, at)
     code = data[at]
     if code == 0x45:
@@ -153,7 +152,7 @@ def contents(data: Octets, at: int) -> tuple[int, int, int]:
 
 
 def _array(data: Octets, at: int, end: int, count: int, deep: int) -> list[object]:
-    """Elements share one constructor (section 1.6.24)."""
+    """Decode an array, whose elements share one constructor (section 1.6.24)."""
     if deep > _DEEPEST:
         raise DecodeError(f"values nested deeper than {_DEEPEST} at octet {at}")
     if at >= end:
@@ -167,7 +166,7 @@ def _array(data: Octets, at: int, end: int, count: int, deep: int) -> list[objec
     code = data[at]
     at += 1
     values: list[object] = []
-    if code in _CONSTANT or code == 0x45:  # elements without octets: nothing but the count bounds them
+    if code in _CONSTANT or code == 0x45:
         if count > _MOST_WITHOUT_OCTETS:
             raise DecodeError(
                 f"an array of {count} values without octets, at most {_MOST_WITHOUT_OCTETS} were expected"
@@ -186,7 +185,7 @@ def _array(data: Octets, at: int, end: int, count: int, deep: int) -> list[objec
 
 
 def scalar(data: Octets, at: int) -> tuple[object, int]:
-    """As :func:`decode`, for a value that holds no others, so that its cost is bounded by its octets."""
+    """Decode a value that contains no others, so that its cost is bounded by its octets."""
     if at >= len(data):
         raise DecodeError(f"the value at octet {at} is cut off")
     code = data[at]
@@ -197,12 +196,12 @@ def scalar(data: Octets, at: int) -> tuple[object, int]:
 
 
 def scalar_of(pair: bytes) -> object:
-    """The value of a pair as :func:`pairs` gives it; one that holds no others."""
+    """Return the value of a pair of :func:`pairs`; it contains no others."""
     return scalar(pair, skip(pair, 0))[0]
 
 
 def pairs(data: Octets, at: int) -> list[tuple[object, bytes]]:
-    """The map at ``at`` as (decoded key, the octets of key and value as they are). Keys hold no other values."""
+    """Return the map at ``at`` as (decoded key, octets of key and value). Keys contain no other values."""
     end = skip(data, at)
     code = data[at]
     if code not in MAPS:
@@ -221,27 +220,27 @@ def pairs(data: Octets, at: int) -> list[tuple[object, bytes]]:
     return found
 
 
-# -- a value found in others, without a look at what is beside it: ``at`` is where a whole one begins, as sections(),
-# names() and item() find it
+# -- find a value inside others without decoding these; ``at``: where a whole value begins, from sections(), names() or
+# item()
 
 
 def plain(data: bytes, at: int) -> int:
-    """Where the value at ``at`` begins, behind its descriptors."""
+    """Return where the value at ``at`` begins, behind its descriptors."""
     while data[at] == 0x00:
         at = skip(data, at + 1)
     return at
 
 
 def content(data: bytes, at: int) -> bytes:
-    """The octets of the binary, string or symbol at ``at``."""
+    """Return the octets of the binary, string or symbol at ``at``."""
     if data[at] < 0xB0:
         return data[at + 2 : at + 2 + data[at + 1]]
     return data[at + 5 : at + 5 + _U32.unpack_from(data, at + 1)[0]]
 
 
 def names(data: bytes, at: int) -> dict[bytes | int, int]:
-    """Of the map at ``at``: where its values begin, by the octets of their keys; by the key's place, where that is
-    neither string nor symbol. DecodeError where a key is there twice."""
+    """Return where the values of the map at ``at`` begin, by the octets of their keys; by the key's offset if it is
+    neither string nor symbol. DecodeError if a key occurs twice."""
     if data[at] == 0xC1 and data[at + 1]:
         at, end, count = at + 3, at + 2 + data[at + 1], data[at + 2]
     else:
@@ -256,7 +255,7 @@ def names(data: bytes, at: int) -> dict[bytes | int, int]:
             else:
                 value = skip(data, at)
                 found[content(data, at) if code in _TEXTS else at] = value
-            # written out, as a map may have many: skip(data, value)
+            # skip(data, value), inlined for speed
             width = WIDTHS[data[value]]
             if width >= 0:
                 at = value + 1 + width
@@ -274,7 +273,7 @@ def names(data: bytes, at: int) -> dict[bytes | int, int]:
 
 
 def item(data: bytes, at: int, number: int) -> tuple[bytes, int] | None:
-    """An item of the list or array at ``at``: octets, and where in them it begins. None: it has not so many."""
+    """Return an item of the list or array at ``at``, as octets and where in them it begins. None: there is none."""
     first, end, count = contents(data, at)
     if number >= count:
         return None
@@ -288,7 +287,7 @@ def item(data: bytes, at: int, number: int) -> tuple[bytes, int] | None:
 
 
 def _element(data: bytes, at: int, end: int, number: int) -> tuple[bytes, int]:
-    """Elements share one constructor (section 1.6.24): the value is put together of it and of the element's octets."""
+    """Return an array's element as a value: the shared constructor (section 1.6.24), and the element's octets."""
     while at < end and data[at] == 0x00:
         at = skip(data, at + 1)
     if at >= end:
@@ -305,11 +304,11 @@ def _element(data: bytes, at: int, end: int, number: int) -> tuple[bytes, int]:
     return data[at : at + 1] + data[start:following], 0
 
 
-# -- written
+# -- encode
 
 
 def encode_map(raw_pairs: list[bytes]) -> bytes:
-    """A map of pairs that are encoded already."""
+    """Encode a map of encoded pairs."""
     body = b"".join(raw_pairs)
     return b"\xd1" + _U32.pack(len(body) + 4) + _U32.pack(2 * len(raw_pairs)) + body
 
@@ -337,10 +336,6 @@ def encode_uint(value: int) -> bytes:
 
 def encode_long(value: int) -> bytes:
     return b"\x81" + struct.pack(">q", value)
-
-
-def encode_uuid(value: bytes) -> bytes:
-    return b"\x98" + value
 
 
 def encode_boolean(value: bool) -> bytes:

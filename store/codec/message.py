@@ -1,6 +1,6 @@
-"""The sections of a message (part 3, section 3.2). The bare message is never changed.
+"""Read and write the sections of a message (part 3, section 3.2). The bare message is never changed.
 
-A message is stored as it came. :func:`examine` walks its sections once on the way in, and finds what the service needs;
+A message is stored as it was received. :func:`examine` checks its sections and reads what the service needs;
 :func:`outgoing` makes the octets of one delivery: only header, delivery annotations and message annotations may differ.
 """
 
@@ -57,7 +57,7 @@ _ALLOWED = {
 
 _CONSTRUCTORS = [_ALLOWED.get(code) for code in range(256)]
 
-#: message annotations of a message that is to be delivered later (rule D7), from the JMS mapping
+#: message annotations for later delivery (rule D7), from the JMS mapping
 DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
 #: application properties of messages in checkable transactions (rules H2, H7)
 PRODUCER_GROUP = "producer-group"
@@ -67,19 +67,19 @@ CHECKS = ("check-immunity-ms", "check-interval-ms", "check-most")
 _TO, _ABSOLUTE_EXPIRY, _GROUP_ID = 2, 8, 10
 #: fields of header and properties
 _FIELDS = {HEADER: 5, PROPERTIES: 13}
-#: sections of one message: each costs time, however small it is
+#: the most sections of one message: each costs time, however small it is
 MOST_SECTIONS = 10_000
-#: octets of a section whose facts are remembered
+#: the most octets of a section whose facts are cached
 _SMALL = 256
 _UBYTE, _UINT, _ULONG = 0xFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
-#: its code; where it begins, where its value begins, behind the descriptor, and where it ends
+#: the code, and three offsets: the beginning, the value behind the descriptor, the end
 Section = tuple[int, int, int, int]
 
 
 class Facts(NamedTuple):
-    """What a message says about its own delivery. ``None``: it does not say."""
+    """The properties of a message that affect its delivery. ``None``: it has no such property."""
 
     ttl_ms: int | None = None
     absolute_expiry_ms: int | None = None
@@ -88,21 +88,21 @@ class Facts(NamedTuple):
     delivery_time_ms: int | None = None
     delivery_delay_ms: int | None = None
     group_id: str | None = None
-    #: as they came: outside transactions they mean nothing
+    #: not checked: outside transactions they have no meaning
     producer_group: object | None = None
     checks: tuple[tuple[str, object], ...] = ()
 
 
 NO_FACTS = Facts()
 
-_Said = tuple[()] | tuple[int | None, int | None, int | None, str | None]
+_Scanned = tuple[()] | tuple[int | None, int | None, int | None, str | None]
 _module = compiled("store.codec._scan")
-#: of a plain message its first three facts and its group, or nothing; None: it has to be looked at here
-_scan: Callable[[Octets], _Said | None] | None = None if _module is None else _module.scan
+#: returns the first three facts and the group of a plain message, or (); None: Python has to examine the message
+_scan: Callable[[Octets], _Scanned | None] | None = None if _module is None else _module.scan
 
 
 def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
-    """All sections up to ``last_code``, in order; DecodeError if the message is malformed (rule P10)."""
+    """Return all sections up to ``last_code``, in order; DecodeError if the message is malformed (rule P10)."""
     found: list[Section] = []
     at = 0
     size = len(message)
@@ -140,7 +140,7 @@ def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
         else:
             end = skip(message, value)
         if end > size:
-            end = skip(message, value)  # raises the error that says what is wrong
+            end = skip(message, value)  # raises the error
         if constructor not in allowed:
             raise DecodeError(f"the section {_NAMES[code]} at octet {at} has a value of type 0x{constructor:02x}")
         found.append((code, at, value, end))
@@ -154,7 +154,7 @@ def _out_of_place(code: int, at: int) -> DecodeError:
 
 
 def shows_properties(head: Octets) -> bool:
-    """Whether this beginning of a message has all sections before the body."""
+    """Return whether this beginning of a message has all sections before the body."""
     try:
         found = sections(head, APPLICATION_PROPERTIES)
     except DecodeError:
@@ -163,7 +163,7 @@ def shows_properties(head: Octets) -> bool:
 
 
 def examine(message: Octets) -> Facts:
-    """Check the sections and read what the service acts on. DecodeError if the message is malformed."""
+    """Check the sections and read the facts. DecodeError if the message is malformed."""
     if _scan is not None and (said := _scan(message)) is not None:
         return _facts_of(*said) if said else NO_FACTS
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
@@ -176,7 +176,7 @@ def _facts_of(ttl: int | None, expiry: int | None, priority: int | None, group: 
 
 
 def examine_head(head: Octets) -> Facts:
-    """The same of the beginning of a message that was checked once, cut off in its body."""
+    """Read the facts from the beginning of a checked message, cut off in its body."""
     return _facts(head, sections(head, APPLICATION_PROPERTIES))
 
 
@@ -186,23 +186,22 @@ def _facts(message: Octets, found: list[Section]) -> Facts:
         if code >= DATA:
             break
         if code == PROPERTIES or end - value > _SMALL:
-            said = _said(code, message, value)
+            own = _section_facts(code, message, value)
         else:
-            said = _said_by_small(code, message[value:end])
-        if said is not NO_FACTS:
-            told = {name: fact for name, fact in said._asdict().items() if fact is not None}
-            facts = facts._replace(**told)
+            own = _cached_facts(code, message[value:end])
+        if own is not NO_FACTS:
+            facts = facts._replace(**{name: fact for name, fact in own._asdict().items() if fact is not None})
     return facts
 
 
 @lru_cache(maxsize=1000)
-def _said_by_small(code: int, section: bytes) -> Facts:
-    """As :func:`_said`, remembered by the octets: clients send the same small sections again and again."""
-    return _said(code, section, 0)
+def _cached_facts(code: int, section: bytes) -> Facts:
+    """Cache :func:`_section_facts`: clients send the same small sections again and again."""
+    return _section_facts(code, section, 0)
 
 
-def _said(code: int, message: Octets, value: int) -> Facts:
-    """What the section says whose value is at ``value``."""
+def _section_facts(code: int, message: Octets, value: int) -> Facts:
+    """Read the facts of the section whose value is at ``value``."""
     ttl = expiry = priority = time = delay = None
     group: str | None = None
     producer_group: object | None = None
@@ -235,12 +234,12 @@ def _said(code: int, message: Octets, value: int) -> Facts:
 
 
 def _annotated(octets: bytes, name: str) -> int | None:
-    """The value of a pair as :func:`pairs` gives it: milliseconds."""
+    """Return the value of a pair of :func:`pairs`: milliseconds."""
     return unsigned([scalar_of(octets)], 0, name, _ULONG)
 
 
 def fields_of(message: Octets, value: int, code: int) -> list[object]:
-    """The fields of the header or of the properties, the list at ``value``; no field may hold other values."""
+    """Decode the fields of header or properties, the list at ``value``; no field may contain other values."""
     if message[value] not in LISTS:
         raise DecodeError(f"the section {_NAMES[code]} is not a list")
     at, end, count = contents(message, value)
@@ -280,7 +279,7 @@ def _text(field: object, name: str) -> str | None:
 
 
 def to_of(message: Octets) -> str | None:
-    """The property ``to``: where the anonymous relay sends the message."""
+    """Return the property ``to``: the address to which the anonymous relay posts the message."""
     for code, _, value, _ in sections(message):
         if code == PROPERTIES:
             fields = fields_of(message, value, PROPERTIES)
@@ -301,7 +300,7 @@ def _header(front: Front, attempts: int, first_acquirer: bool, ttl_ms: int | Non
     )
 
 
-#: by the octets of a header, those of a first delivery: posters have few
+#: the header of a first delivery by the poster's header: posters have few
 _first_headers: dict[bytes, bytes] = {}
 _MOST_HEADERS = 1000
 
@@ -311,7 +310,7 @@ class Front(NamedTuple):
 
     header: list[object]
     priority: int | None
-    #: the ``delivery-count`` that its poster set
+    #: the poster's ``delivery-count``
     attempts: int
     #: offset of the end of header and delivery annotations
     before: int
@@ -322,7 +321,7 @@ class Front(NamedTuple):
 
 
 def front_of(message: bytes) -> Front:
-    """DecodeError if it cannot be read. The message may be cut off after its annotations."""
+    """Read the front; DecodeError if it is malformed. The message may be cut off after its annotations."""
     header: list[object] = []
     annotations = b""
     before = rest = 0
@@ -341,17 +340,22 @@ def front_of(message: bytes) -> Front:
 _FIRST_HEADER = _header(Front([], None, 0, 0, b"", 0), 0, first_acquirer=True, ttl_ms=None)
 
 
+#: the first octets of a section that goes on past one hop are between these
+_ENDS_HERE, _NO_SECTION = bytes((0x00, 0x53, DELIVERY_ANNOTATIONS)), b"\x00\x54"
+
+
 def first_delivery(message: bytes) -> bytes:
-    """The octets of the first delivery of a message that has no time to live: its header says so (section 3.2.1). Of a
-    message that is cut off, the octets that are there.
+    """Return the octets of a message's first delivery, with its ttl unchanged (section 3.2.1). The message may be cut
+    off after its annotations.
     """
     if message[:4] == b"\x00\x53\x70\xc0":
         end = 5 + message[4]
-        header = _first_headers.get(message[:end])
-        if header is None:
-            header = _first_header(message[:end])
-        return header + message[end:]
-    if message[:2] == b"\x00\x53" and message[2] > HEADER:
+        if _ENDS_HERE < message[end : end + 3] < _NO_SECTION:
+            header = _first_headers.get(message[:end])
+            if header is None:
+                header = _first_header(message[:end])
+            return header + message[end:]
+    elif _ENDS_HERE < message[:3] < _NO_SECTION:
         return _FIRST_HEADER + message
     return outgoing(message, 0, _ttl(front_of(message)), b"", acquired=False)
 
@@ -369,26 +373,23 @@ def _first_header(header: bytes) -> bytes:
 
 
 def _is_first(front: Front) -> bool:
-    """Not one that its poster had from elsewhere, where another link had it."""
+    """Return False if the poster received the message elsewhere, where another link had acquired it."""
     return len(front.header) <= 3 or front.header[3] is not False or front.attempts == 0
 
 
 def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes, *, acquired: bool) -> bytes:
-    """The octets of one delivery; ``acquired``: a client had it before.
+    """Return the octets of one delivery; DecodeError if the message, which may be cut off after its annotations, is
+    malformed. Delivery annotations are for one hop (section 3.2.2) and end here.
 
-    Of a message that is cut off after its annotations, the octets that are there.
-
-    ``attempts``: deliveries before this one that a client may have seen; ``ttl_left_ms`` replaces the ttl of a message
-    that has one; ``annotations``: an encoded map merged into the message annotations, or nothing; it is left out where
-    both together have more pairs than a map may have. Delivery annotations are for one hop (section 3.2.2) and end
-    here.
-    DecodeError if the message cannot be read.
+    ``acquired``: a client had it before; ``attempts``: deliveries before this one that a client may have seen;
+    ``ttl_left_ms`` replaces the ttl of a message that has one; ``annotations``: an encoded map merged into the message
+    annotations, or empty; it is left out if both together have more pairs than a map may have.
     """
     front = front_of(message)
     header = front.header
     message_annotations = front.annotations
     if annotations:
-        with suppress(DecodeError):  # too many together: those of the message are kept
+        with suppress(DecodeError):  # too many together
             message_annotations = annotate(message_annotations, annotations)
     has_ttl = len(header) > 2 and header[2] is not None
     first = not acquired and attempts == 0 and _is_first(front)
@@ -398,12 +399,12 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
 
 
 def data_front(size: int) -> bytes:
-    """What is before the octets of a data section that has so many."""
+    """Return the octets before the content, ``size`` octets, of a data section."""
     return b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
 
 
 def first_annotations(section: bytes, most: int) -> bytes:
-    """The section message-annotations with its first pairs only; empty if it cannot be read."""
+    """Return the section message-annotations with its first pairs only; empty if it is malformed."""
     try:
         own = pairs(section, _value_of(section))
     except DecodeError:
@@ -412,21 +413,21 @@ def first_annotations(section: bytes, most: int) -> bytes:
 
 
 def annotate(section: bytes, annotations: bytes) -> bytes:
-    """The section message-annotations (or nothing) with the entries of an encoded map added, or put in their place.
+    """Add or replace pairs, those of an encoded map, in the section message-annotations, which may be empty octets.
 
-    DecodeError if either cannot be read, or they have more pairs together than a map may have.
+    DecodeError if either is malformed, or they have more pairs together than a map may have.
     """
     own = pairs(section, _value_of(section)) if section else []
     return b"\x00\x53\x72" + encode_map(_joined(own, pairs(annotations, 0)))
 
 
 def _value_of(section: bytes) -> int:
-    """Where the value of the one section begins."""
+    """Return where the value of the only section begins."""
     return sections(section)[0][2]
 
 
 def merge_maps(first: bytes, second: bytes) -> bytes:
-    """Two encoded maps (either may be empty octets) as one; the second wins. DecodeError as of :func:`annotate`."""
+    """Merge two encoded maps (either may be empty octets); the second wins. DecodeError as in :func:`annotate`."""
     if not first or not second:
         return first or second
     return encode_map(_joined(pairs(first, 0), pairs(second, 0)))

@@ -18,5 +18,7 @@ class Map(list[tuple[object, object]]):
 
 
 class Described(NamedTuple):
+    """A described value (part 1, section 1.3)."""
+
     descriptor: object
     value: object

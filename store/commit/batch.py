@@ -52,6 +52,8 @@ class Step(NamedTuple):
 
 
 class LargeHalf(NamedTuple):
+    """A half that is written piece by piece, as its message is too long for the columns of a batch."""
+
     id: int
     txn_id: bytes
     address_id: int
@@ -128,59 +130,14 @@ class Batch:
     """Gathers the rows of units as the columns of one statement."""
 
     __slots__ = (
-        "attempts",
-        "backs",
-        "begun",
-        "checkable",
-        "commit_ids",
-        "commit_posted",
-        "covered_groups",
-        "covered_halves",
-        "days_made",
-        "ended_by_server",
-        "entry_groups",
-        "entry_ids",
-        "entry_leases",
-        "fan_addresses",
-        "fan_ids",
-        "fan_terms",
-        "forgotten",
-        "gone_groups",
-        "gone_ids",
-        "half_addresses",
-        "half_ids",
-        "half_messages",
-        "half_txns",
-        "large",
-        "left_out_groups",
-        "left_out_ids",
-        "number",
-        "octets",
-        "op_decisions",
-        "op_hi",
-        "op_ids",
-        "op_lo",
-        "op_posted",
-        "op_reasons",
-        "op_txns",
-        "particular_groups",
-        "particular_ids",
-        "particular_leases",
-        "particular_terms",
-        "pinned_groups",
-        "pinned_ids",
-        "queue_addresses",
-        "refused_with",
-        "registered",
-        "rows",
-        "shared_groups",
-        "units",
-        "wake",
-        "wake_keys",
-        "yielded_attempts",
-        "yielded_groups",
-        "yielded_ids",
-    )
+        "attempts", "backs", "begun", "checkable", "commit_ids", "commit_posted", "covered_groups", "covered_halves",
+        "days_made", "ended_by_server", "entry_groups", "entry_ids", "entry_leases", "fan_addresses", "fan_ids",
+        "fan_terms", "forgotten", "gone_groups", "gone_ids", "half_addresses", "half_ids", "half_messages", "half_txns",
+        "large", "left_out_groups", "left_out_ids", "number", "octets", "op_decisions", "op_hi", "op_ids", "op_lo",
+        "op_posted", "op_reasons", "op_txns", "particular_groups", "particular_ids", "particular_leases",
+        "particular_terms", "pinned_groups", "pinned_ids", "queue_addresses", "refused_with", "registered", "rows",
+        "shared_groups", "units", "wake", "wake_keys", "yielded_attempts", "yielded_groups", "yielded_ids",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         #: number of the batch at this instance; and how often sending it has failed
@@ -315,7 +272,7 @@ class Batch:
             and len(self.op_ids) <= 1
         )
 
-    def tell(self, group_id: int, lowest: int) -> None:
+    def notify(self, group_id: int, lowest: int) -> None:
         """Notify the other instances of entries that are not leased, from the id ``lowest`` on.
 
         ``group_id``: their group, or their address, negated.

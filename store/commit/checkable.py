@@ -78,33 +78,11 @@ class CheckableRows:
     """Gathers the rows of checkable transactions as columns, as :class:`store.commit.batch.Batch` does the others."""
 
     __slots__ = (
-        "addresses",
-        "decided_ids",
-        "decisions",
-        "declared",
-        "enlisted",
-        "entries",
-        "halves",
-        "left_out",
-        "left_out_hi",
-        "left_out_lo",
-        "let_go",
-        "listed",
-        "orphaned",
-        "overdue",
-        "owed",
-        "owners",
-        "pending_addresses",
-        "pending_halves",
-        "pending_txns",
-        "reasons",
-        "replaced",
-        "retired",
-        "row_address",
-        "row_halves",
-        "settled",
+        "addresses", "decided_ids", "decisions", "declared", "enlisted", "entries", "halves", "left_out", "left_out_hi",
+        "left_out_lo", "let_go", "listed", "orphaned", "overdue", "owed", "owners", "pending_addresses",
+        "pending_halves", "pending_txns", "reasons", "replaced", "retired", "row_address", "row_halves", "settled",
         "terms",
-    )
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.pending_txns: list[bytes] = []

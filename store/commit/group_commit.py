@@ -22,8 +22,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import TYPE_CHECKING
 
 import structlog
@@ -48,10 +46,9 @@ from store.figures import BATCH_ROWS, COMMIT_SECONDS, Histogram
 from store.libpq import NO_BACKEND, Connection, LostBackend
 from store.loop import Loop
 from store.tables import SCHEMA
+from store.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from store.libpq import Answer
 
 
@@ -124,116 +121,8 @@ def _steps_of(batch: Batch, statement: Step) -> Iterator[Step]:
     yield Step(b"commit", "commit")
 
 
-# Units that wait for a batch: units of one connection are taken in order, connections in turns.
-
 #: memory of a waiting unit, without its messages
 _UNIT_OCTETS = 512
-
-
-class Line:
-    """Holds the waiting units of one connection. ``held``: the connection gets no turn for now."""
-
-    __slots__ = ("had", "held", "number", "owner", "units")
-
-    def __init__(self, owner: object, number: int, had: float) -> None:
-        self.owner = owner
-        self.number = number
-        #: the sum of its shares of batches: the connection with the least has the turn
-        self.had = had
-        self.held = False
-        self.units: deque[tuple[Unit, int]] = deque()
-
-    def __lt__(self, other: Line) -> bool:
-        return (self.had, self.number) < (other.had, other.number)
-
-
-class Turns:
-    """Holds the waiting units of all connections and chooses whose unit is next.
-
-    ``count``: waiting units; ``octets``: their memory, with their messages. The connection with the smallest sum of
-    shares has the turn. A new one starts from the sum that the last one had at its turn (start-time fair queueing): it
-    waits for no backlog, and gains nothing from the time it had no units. A connection whose last unit was taken keeps
-    its sum until the waiting ones have reached it: otherwise it would precede them each time.
-    """
-
-    __slots__ = ("_numbers", "_reached", "_turn", "count", "lines", "octets", "ready")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.octets = 0
-        #: a heap: the lines that may have a turn; the first has a waiting unit
-        self.ready: list[Line] = []
-        #: lines of connections that have waiting units, are held, or have a greater sum than one that waits
-        self.lines: dict[object, Line] = {}
-        self._numbers = count()
-        #: the sum of shares that the connection of the last turn had before it
-        self._reached = 0.0
-        self._turn: Line | None = None
-
-    def __contains__(self, owner: object) -> bool:
-        return owner in self.lines
-
-    def has_waiting(self, owner: object) -> bool:
-        line = self.lines.get(owner)
-        return line is not None and (line.held or bool(line.units))
-
-    def _new(self, owner: object) -> Line:
-        line = self.lines[owner] = Line(owner, next(self._numbers), self._reached)
-        return line
-
-    def add(self, unit: Unit, octets: int) -> None:
-        """Add a unit behind those of its connection. ``octets``: size of the messages that the unit holds."""
-        line = self.lines.get(unit.owner)
-        if line is None:
-            line = self._new(unit.owner)
-            heappush(self.ready, line)
-        line.units.append((unit, octets))
-        self.count += 1
-        self.octets += octets + _UNIT_OCTETS
-
-    def take(self) -> Unit:
-        """Take the next unit of the connection whose turn it is; :meth:`charge` ends the turn. A unit must wait."""
-        line = self._turn = heappop(self.ready)
-        self._reached = line.had
-        unit, octets = line.units.popleft()
-        self.count -= 1
-        self.octets -= octets + _UNIT_OCTETS
-        return unit
-
-    def charge(self, share: float) -> None:
-        """End the turn: add ``share``, the part of a batch that the taken unit fills, to its connection's sum."""
-        line = self._turn
-        assert line is not None
-        line.had += share
-        self._place(line)
-
-    def _place(self, line: Line) -> None:
-        heappush(self.ready, line)
-        self._forget()
-
-    def _forget(self) -> None:
-        """Forget lines whose turn has come and that have no waiting units."""
-        ready = self.ready
-        while ready and not ready[0].units:
-            del self.lines[heappop(ready).owner]
-
-    def hold(self, owner: object, units: Sequence[Unit]) -> None:
-        """Give a connection no turn for now. ``units``, which were taken from it before, are its first afterwards."""
-        line = self.lines.get(owner) or self._new(owner)
-        line.held = True
-        line.units.extendleft((unit, 0) for unit in reversed(units))
-        self.count += len(units)
-        self.octets += _UNIT_OCTETS * len(units)
-        if line in self.ready:
-            self.ready.remove(line)
-            heapify(self.ready)
-            self._forget()
-
-    def release(self, owner: object) -> None:
-        line = self.lines[owner]
-        line.held = False
-        self._place(line)
-
 
 log = structlog.get_logger(__name__)
 
@@ -278,7 +167,10 @@ class GroupCommit:
         self._rescue = Rescue(loop, self)
         #: True if the last batch had only units of connections that have no part to be sent again
         self._aside = False
-        self._waiting = Turns()
+        #: units with the octets of their messages, of connections in turns
+        self._waiting: Turns[tuple[Unit, int]] = Turns()
+        #: the octets of their messages together
+        self._waiting_octets = 0
         self._next = Batch()
         self._sent = 0
         self.rows = 0
@@ -316,7 +208,7 @@ class GroupCommit:
     @property
     def overfull(self) -> bool:
         """Whether too many octets wait: then do not read what peers send, even with credit."""
-        return self._waiting.octets > self._limits.waiting_octets
+        return self._waiting_octets + _UNIT_OCTETS * self._waiting.count > self._limits.waiting_octets
 
     @property
     def crowded(self) -> bool:
@@ -334,11 +226,12 @@ class GroupCommit:
         if (waiting.lines or batch.octets >= limits.octets or batch.rows >= limits.messages) and (
             # a connection without waiting units does not wait for the others: the batch may become twice as large
             not waiting.lines
-            or unit.owner in waiting
+            or unit.owner in waiting.lines
             or batch.octets >= 2 * limits.octets
             or batch.rows >= 2 * limits.messages
         ):
-            waiting.add(unit, octets)
+            waiting.add(unit.owner, (unit, octets))
+            self._waiting_octets += octets
         else:
             written = self._write(batch, unit)
             if written is not batch:  # else the write has added a unit, and the next batch is another one
@@ -375,7 +268,7 @@ class GroupCommit:
             finally:
                 self._sending = False
             if self._answers:
-                self._tell()
+                self._answer()
 
     @property
     def _any_to_send(self) -> bool:
@@ -416,11 +309,13 @@ class GroupCommit:
         waiting, limits, batch = self._waiting, self._limits, self._next
         while waiting.ready and batch.octets < limits.octets and batch.rows < limits.messages:
             rows, octets = batch.rows, batch.octets
-            written = self._write(batch, waiting.take())
+            unit, octets_waited = waiting.take()
+            self._waiting_octets -= octets_waited
+            written = self._write(batch, unit)
             if written is not batch:
                 self._next = written
             batch = self._next
-            waiting.charge((batch.rows - rows) / limits.messages + (batch.octets - octets) / limits.octets)
+            waiting.charge(unit.owner, (batch.rows - rows) / limits.messages + (batch.octets - octets) / limits.octets)
 
     def _send(self, batch: Batch) -> None:
         self._under_way = batch
@@ -448,7 +343,7 @@ class GroupCommit:
             self.close()
             self._fenced()
         elif isinstance(answer, Locked) and batch.checkable is not None and len(owners_of(batch)) > 1:
-            self._look_for_locks(batch, answer)
+            self._query_locks(batch, answer)
         elif isinstance(answer, Contended | StoreInTrouble):
             self._rescue.try_again(batch, answer)
         elif isinstance(answer, NoPartition) and not batch.days_made:
@@ -458,19 +353,19 @@ class GroupCommit:
         else:
             self._finish(batch)
 
-    def _look_for_locks(self, batch: Batch, error: Locked) -> None:
+    def _query_locks(self, batch: Batch, error: Locked) -> None:
         """Query which transactions of the batch others have locked; only the units that need them wait."""
         assert batch.checkable is not None
         self._under_way = batch  # if the connection is lost, the batch is sent again
 
-        def looked(answer: list[pq.abc.PGresult] | StoreError) -> None:
+        def locks_found(answer: list[pq.abc.PGresult] | StoreError) -> None:
             self._under_way = None
             locked: set[bytes] = set()
             if not isinstance(answer, StoreError):
                 locked = {answer[-1].get_value(row, 0) or b"" for row in range(answer[-1].ntuples)}
             self._rescue.set_aside(batch, locked, error)
 
-        self._connection.execute(b"locked", LOCKED, [arrays.uuid(sorted(batch.checkable.named))], looked)
+        self._connection.execute(b"locked", LOCKED, [arrays.uuid(sorted(batch.checkable.named))], locks_found)
 
     def hold(self, owner: object) -> None:
         """Let the other units of the connection wait until its part is sent again."""
@@ -479,7 +374,7 @@ class GroupCommit:
         if any(unit.owner is owner for unit in units):
             later += [unit for unit in units if unit.owner is owner]
             self._next = self._written(unit for unit in units if unit.owner is not owner)
-        self._waiting.hold(owner, later)
+        self._waiting.hold(owner, [(unit, 0) for unit in later])
 
     def release(self, owner: object) -> None:
         """End the wait of the connection's units."""
@@ -504,7 +399,7 @@ class GroupCommit:
         self._answers.append((units, error))
         self.kick()  # the next batch is sent before the answers; a batch without rows is answered here at once
 
-    def _tell(self) -> None:
+    def _answer(self) -> None:
         if self._answering:
             return
         self._answering = True
@@ -548,7 +443,7 @@ class GroupCommit:
 
         def answered(answer: list[pq.abc.PGresult] | StoreError) -> None:
             if isinstance(answer, StoreError):
-                self._look_again(answer)
+                self._retry_look_up(answer)
                 return
             committed = answer[-1].get_value(0, 0) == b"\x01"
             if committed or self._looked_up != batch.begun:
@@ -561,7 +456,7 @@ class GroupCommit:
 
         def flushed(answer: list[pq.abc.PGresult] | StoreError) -> None:
             if isinstance(answer, StoreError):
-                self._look_again(answer)
+                self._retry_look_up(answer)
             else:
                 self._under_way = None
                 self._finish(batch)
@@ -580,6 +475,6 @@ class GroupCommit:
             batch, StoreUnavailable("the connection to the database was lost with it, again and again")
         )
 
-    def _look_again(self, error: StoreError) -> None:
+    def _retry_look_up(self, error: StoreError) -> None:
         log.error("cannot look up the batch in doubt", error=str(error))
         self._loop.call_later(PROBE_RETRY_SECONDS, self.connected)

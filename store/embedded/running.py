@@ -21,19 +21,20 @@ from store.embedded.programs import Account, DataFolderUnusable, NotRunning
 ROLE = "coordinator"
 SERVES = "coordinator_serves"
 DATABASE = "coordinator"
-PORT = 5432  # only a part of the socket's name
+#: where no port is given, it is only a part of the socket's name
+PORT = 5432
 
 # sockaddr_un.sun_path is 108 octets with the final NUL (unix(7)).
 _LONGEST_SOCKET_PATH = 107
-_SOCKET_NAME = f".s.PGSQL.{PORT}"
-#: PostgreSQL's lock file of the socket, which has the id of the server
-SOCKET_LOCK_NAME = f"{_SOCKET_NAME}.lock"
+_SOCKET_NAME = ".s.PGSQL."
+#: PostgreSQL's lock files of sockets, which have the id of the server
+SOCKET_LOCK_NAMES = f"{_SOCKET_NAME}*.lock"
 
 
 def socket_dir_of(data_dir: Path, account: Account) -> Path:
     """Return the folder for the server's socket, creating it; it is below /tmp if its path would be too long."""
     folder = data_dir / "run"
-    if len(os.fsencode(folder / _SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
+    if len(os.fsencode(folder / f"{_SOCKET_NAME}65535")) > _LONGEST_SOCKET_PATH:
         name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
         # Short enough; its owner is checked before it is used.
         folder = Path("/tmp") / f"coordinator-{name}"  # noqa: S108
@@ -49,11 +50,19 @@ def socket_dir_of(data_dir: Path, account: Account) -> Path:
     return folder
 
 
-def write_access_rules(cluster: Path) -> None:
-    """Write the rules that only the user of the service may connect; at each start, as that user may change."""
+#: Applications come in by a port that only this machine can connect to, with a password, and nothing else does.
+_APPLICATIONS = "".join(
+    f"host {DATABASE} +coordinator_application {loopback} scram-sha-256\n" for loopback in ("127.0.0.0/8", "::1/128")
+)
+
+
+def write_access_rules(cluster: Path, *, applications: bool) -> None:
+    """Write the rules that only the user of the service may connect, and with ``applications`` the roles of these; at
+    each start, as that user may change.
+    """
     user = pwd.getpwuid(os.geteuid()).pw_name
     for name, content in (
-        ("coordinator_hba.conf", "local all all peer map=service\n"),
+        ("coordinator_hba.conf", "local all all peer map=service\n" + (_APPLICATIONS if applications else "")),
         ("coordinator_ident.conf", "".join(f'service "{user}" {role}\n' for role in (ROLE, SERVES))),
     ):
         path = cluster / name
@@ -66,8 +75,8 @@ def serving(url: str) -> str:
     return url.replace(f"//{ROLE}@", f"//{SERVES}@", 1)
 
 
-def url_of(socket_dir: Path) -> str:
-    return f"postgresql://{ROLE}@/{DATABASE}?host={quote(str(socket_dir), safe='/')}&port={PORT}"
+def url_of(socket_dir: Path, port: int) -> str:
+    return f"postgresql://{ROLE}@/{DATABASE}?host={quote(str(socket_dir), safe='/')}&port={port}"
 
 
 #: The size of a WAL segment: with less room the server stops.
@@ -102,7 +111,7 @@ def running_url(data_dir: Path) -> str:
         )
     if not pidfile.ready:
         raise NotRunning(f"the database in {data_dir} is starting or stopping; try again")
-    return url_of(pidfile.socket_dir)
+    return url_of(pidfile.socket_dir, pidfile.port)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +119,7 @@ class PidFile:
     """``postmaster.pid``; its lines are those of PostgreSQL's ``pidfile.h``."""
 
     pid: int
+    port: int
     socket_dir: Path
     ready: bool
 
@@ -124,6 +134,7 @@ class PidFile:
             return None
         return cls(
             pid=abs(int(lines[0])),
+            port=int(lines[3]) if len(lines) > 3 and lines[3].isdecimal() else PORT,
             socket_dir=Path(lines[4].strip() if len(lines) > 4 else ""),
             ready=len(lines) > 7 and lines[7].strip() == "ready",
         )

@@ -6,6 +6,8 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import psycopg
 
+from store.embedded import copies
 from store.embedded.folder import DataFolder, free_bytes
 from store.embedded.programs import (
     Account,
@@ -26,7 +29,7 @@ from store.embedded.running import (
     DATABASE,
     PORT,
     ROLE,
-    SOCKET_LOCK_NAME,
+    SOCKET_LOCK_NAMES,
     PidFile,
     processes_in,
     socket_dir_of,
@@ -40,6 +43,8 @@ _LARGEST_BYTES = 16 * 1024 * 1024
 
 
 class ServerLog:
+    """The log file of the embedded server: at most two files of a bounded length, readable by their owner alone."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -65,7 +70,6 @@ class ServerLog:
 _MAX_CONNECTIONS = 200
 
 _SETTINGS = {
-    "listen_addresses": "",
     "unix_socket_permissions": "0700",
     # An acknowledged commit is on the disk: these three are not for tuning.
     "fsync": "on",
@@ -99,19 +103,25 @@ class EmbeddedServer:
         data_dir: Path,
         *,
         max_connections: int = _MAX_CONNECTIONS,
+        applications: tuple[str, int] | None = None,
         patience_seconds: float = 30.0,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``patience_seconds``: how long :meth:`start` waits for the server of a killed service to end.
+        """``applications``: host and port, of this machine alone, where the roles of applications may connect with
+        their passwords; None: nowhere.
+
+        ``patience_seconds``: how long :meth:`start` waits for the server of a killed service to end.
 
         ``cancelled`` is called again and again while :meth:`start` waits; true ends it with :class:`StartCancelled`.
         """
         self._folder = DataFolder(data_dir)
         self.data_dir = self._folder.path
         self._max_connections = max(max_connections, _MAX_CONNECTIONS)
+        self._host, self._port = applications or ("", PORT)
         self._patience_seconds = patience_seconds
         self._cancelled = cancelled
         self._cluster = self.data_dir / "postgresql"
+        self._copies = self.data_dir / "copies"
         self._log = ServerLog(self.data_dir / "postgresql.log")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -131,27 +141,56 @@ class EmbeddedServer:
         try:
             self._folder.take(account)
             self._await_leftovers()
+            copies.remove_incomplete(self._copies)
             programs = programs_for(self.data_dir, self._cluster, account)
             if not (self._cluster / "PG_VERSION").exists():
                 self._initialize(programs, account)
+            # Kubernetes (fsGroup) may open a volume's files to a group: PostgreSQL refuses a folder that it can write.
+            self._cluster.chmod(stat.S_IMODE(self._cluster.stat().st_mode) & 0o750)
             socket_dir = socket_dir_of(self.data_dir, account)
             # A server that was killed leaves this file. PostgreSQL refuses to start beside it while any process has the
             # id in it: another program, or the killed one, which is a zombie until its parent waits for it.
-            (socket_dir / SOCKET_LOCK_NAME).unlink(missing_ok=True)
-            write_access_rules(self._cluster)
+            for lock in socket_dir.glob(SOCKET_LOCK_NAMES):
+                lock.unlink()
+            write_access_rules(self._cluster, applications=bool(self._host))
+            self._look_at_port()
             self._launch(programs, account, socket_dir)
-            _ensure_database(socket_dir)
+            _ensure_database(socket_dir, self._port)
         except OSError as error:
             self._undo_start(taken_before)
-            named = f" ({error.filename})" if error.filename else ""
-            raise DataFolderUnusable(f"data folder {self.data_dir}: {error.strerror}{named}") from None
+            raise self._unusable(error) from None
         except psycopg.Error as error:
             self._undo_start(taken_before)
             raise ServerFailed(f"PostgreSQL in {self.data_dir} refused the service: {error}") from None
         except BaseException:
             self._undo_start(taken_before)
             raise
-        return url_of(socket_dir)
+        return url_of(socket_dir, self._port)
+
+    def copy(self, version: str, *, spare_bytes: int) -> Path:
+        """Stop the server, and copy its cluster to the folder ``copies/version``, the only copy from then on; return
+        that folder. :meth:`start` starts the server again. ``spare_bytes``: octets that have to stay free.
+
+        :raises NoRoom: the disk has no room for it.
+        :raises StartCancelled: as in :meth:`start`.
+        """
+        self._end_server(30.0)
+        try:
+            self._await_leftovers()
+            return copies.keep(
+                self._cluster,
+                self._copies,
+                version,
+                account=Account.choose(),
+                spare_bytes=spare_bytes,
+                proceed=self._proceed,
+            )
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: OSError) -> DataFolderUnusable:
+        named = f" ({error.filename})" if error.filename else ""
+        return DataFolderUnusable(f"data folder {self.data_dir}: {error.strerror}{named}")
 
     def _undo_start(self, taken_before: bool) -> None:
         self._end_server(30.0)
@@ -246,13 +285,24 @@ class EmbeddedServer:
             raise ServerFailed(f"initdb failed with status {status}: {self._log.last_words()}")
         unfinished.rename(self._cluster)
 
+    def _look_at_port(self) -> None:
+        """:raises ServerFailed: the port for applications is taken; the server itself would not name it."""
+        if self._host:
+            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+            try:
+                socket.create_server((self._host, self._port), family=family).close()
+            except OSError as error:
+                place = f"{self._host}:{self._port}"
+                raise ServerFailed(f"the port for applications, {place}: {error.strerror}") from None
+
     def _launch(self, programs: Path, account: Account, socket_dir: Path) -> None:
         settings = {
             **_SETTINGS,
             **_wal_settings(self.data_dir),
             "max_connections": str(self._max_connections),
             "unix_socket_directories": str(socket_dir),
-            "port": str(PORT),
+            "listen_addresses": self._host,
+            "port": str(self._port),
             "hba_file": str(self._cluster / "coordinator_hba.conf"),
             "ident_file": str(self._cluster / "coordinator_ident.conf"),
         }
@@ -276,9 +326,12 @@ class EmbeddedServer:
             self._pause(0.01)
 
     def _pause(self, seconds: float) -> None:
+        self._proceed()
+        time.sleep(seconds)
+
+    def _proceed(self) -> None:
         if self._cancelled():
             raise StartCancelled("told to stop while the database was starting")
-        time.sleep(seconds)
 
 
 def _wal_settings(folder: Path) -> dict[str, str]:
@@ -288,7 +341,7 @@ def _wal_settings(folder: Path) -> dict[str, str]:
     return {"max_wal_size": f"{most}MB", "min_wal_size": f"{min(256, most // 2)}MB"}
 
 
-def _ensure_database(socket_dir: Path) -> None:
-    with psycopg.connect(host=str(socket_dir), port=PORT, user=ROLE, dbname="postgres", autocommit=True) as connection:
+def _ensure_database(socket_dir: Path, port: int) -> None:
+    with psycopg.connect(host=str(socket_dir), port=port, user=ROLE, dbname="postgres", autocommit=True) as connection:
         if connection.execute("select from pg_database where datname = %s", (DATABASE,)).fetchone() is None:
             connection.execute(f"create database {DATABASE}")

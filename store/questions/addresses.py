@@ -67,7 +67,7 @@ def _unless_there(rows: list[Row]) -> list[int] | None:
     return None if None in ids else ids
 
 
-def _says(rows: list[Row]) -> bool:
+def _from_rows(rows: list[Row]) -> bool:
     return bool(rows[0][0])
 
 
@@ -157,7 +157,7 @@ HAS_CONSUMERS = Query(
     b"has_consumers",
     f"""select exists (select from {SCHEMA}.address where name = $1::text)
             or exists (select from {SCHEMA}.consumer_group where name = $1::text and name <> '')""",
-    _says,
+    _from_rows,
 )
 
 

@@ -31,7 +31,7 @@ def _dropped(rows: list[Row]) -> tuple[int, bool]:
     return rows[0][0], rows[0][1]
 
 
-def _says(rows: list[Row]) -> bool:
+def _from_rows(rows: list[Row]) -> bool:
     return bool(rows[0][0])
 
 
@@ -96,7 +96,7 @@ REMOVE = Query(  # lock order: 8, skipping those that are locked
              and not exists (select from free))
         select (select count(*) from told) > 0 or exists (select from free)
             or not exists (select from {SCHEMA}.consumer_group where id = $1::int4 and name <> '')""",
-    _says,
+    _from_rows,
     must=True,
 )
 

@@ -69,7 +69,7 @@ CLAIM = Query(
 )
 
 #: digest, instance, number: writes that the holder of the claim is alive
-SEEN = Query(
+RENEW = Query(
     b"seen",
     f"""update {SCHEMA}.sole_connection set seen_at = now()
          where digest = $1::bytea and instance_id = $2::int4 and connection = $3::int8""",
@@ -103,9 +103,9 @@ def claim(
     asked.ask(CLAIM, parameters, answered)
 
 
-def seen(asked: Queries, holder: Holder) -> None:
+def renew(asked: Queries, holder: Holder) -> None:
     """Write that the holder of the claim is alive."""
-    asked.ask(SEEN, holder.parameters, lambda _: None)
+    asked.ask(RENEW, holder.parameters, lambda _: None)
 
 
 def release(asked: Queries, holder: Holder) -> None:

@@ -158,3 +158,21 @@ def test_credit_of_a_link_that_gets_settled_deliveries(begin: Begin, address: st
     while not any(flow.drain for flow in receiver.flows):
         session.peer.step()
     assert len(receiver.arrived) == 5
+
+
+@pytest.mark.rule("P5")
+def test_credit_that_is_lowered_below_what_was_on_its_way(begin: Begin, address: str) -> None:
+    """As by a client that drains before it has read the deliveries: the count is not taken back, nor is more sent."""
+    session = begin()
+    posted(session, address, 3, 1)
+    receiver = session.receiver(address, credit=3)
+    receiver.take_many(3)
+    receiver.flows.clear()
+    session.flow(handle=receiver.handle, delivery_count=0, link_credit=1, drain=True)
+    session.sync()
+    assert {(flow.delivery_count, flow.link_credit) for flow in receiver.flows} == {(3, 0)}
+    receiver.credit(2)
+    posted(session, address, 8, 1)
+    receiver.take_many(2)
+    session.sync()
+    assert not receiver.arrived

@@ -23,6 +23,7 @@ from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, REPOSITORY, Service
 from tests.fix_wire import BeginAt
 from tests.reconciling import run as reconcile
+from tests.wire.messages import data
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,6 +104,29 @@ def test_orders_in_python_tell_that_the_service_is_away(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "no connection to amqp://127.0.0.1:1" in done.stderr
+
+
+def test_examples_in_python_end_when_the_service_is_stopped(
+    service: Service, begin_at: BeginAt, address: str, tmp_path: Path
+) -> None:
+    shipping = [sys.executable, str(EXAMPLES / "orders_one_commit" / "shipping.py"), "--address", address]
+    url = running_url(service.data_dir)
+    begin_at(service).sender(address).outcome(data(b'{"order": 1}'))
+    programs = [
+        subprocess.Popen([*command, "--url", service.url], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        for command in ([*ORDERS_PYTHON, "place", "--orders", "1000000"], [*shipping, "--database", url])
+    ]
+    at_work = """select exists (select from coordinator.outcome)
+        and not exists (select from coordinator.entries where address = %s)"""
+    with psycopg.connect(url, autocommit=True) as store:
+        deadline = time.monotonic() + PATIENCE
+        while store.execute(at_work, (address,)).fetchone() != (True,):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    service.stop()
+    said = [program.communicate(timeout=PATIENCE)[1] for program in programs]
+    assert [program.returncode for program in programs] == [1, 1]
+    assert all(f"error: no connection to {service.url}: " in each for each in said), said
 
 
 @pytest.mark.rule("H7", "H8", "H13", "X1")

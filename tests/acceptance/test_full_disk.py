@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
@@ -25,22 +23,6 @@ MIB = 1024 * 1024
 REFUSED = "amqp:resource-limit-exceeded"
 ROLLBACK = "amqp:transaction:rollback"
 _DISK_LOW = "coordinator_disk_low"
-
-
-@pytest.fixture
-def small_disk() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="coordinator-disk-"))
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=400m,mode=755", "tmpfs", folder], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        folder.rmdir()
-        pytest.skip("a small disk needs the right to mount one")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-        folder.rmdir()
 
 
 def _until_metrics_have(service: Service, disk_low: int) -> None:

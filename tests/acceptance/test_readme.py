@@ -1,4 +1,6 @@
-"""The tour of the README, in Python and in Java, as a reader would type it, against a service on a port of its own."""
+"""The tour of the README, in Python and in Java, and the tutorial, as a reader would type them, against a service on a
+port of its own.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +84,16 @@ def test_the_tour_goes_as_it_says(service: Service, tmp_path: Path) -> None:
     tour = blocks(section("A tour of two minutes")) + blocks(section("The same with JMS"))
     assert {block.language for block in tour} == {"python", "java", "console"}
     for block in tour:
+        reader.follow(block)
+
+
+@pytest.mark.rule("T9", "H17")
+def test_the_tutorial_goes_on_as_it_says(service: Service, tmp_path: Path) -> None:
+    """At its end the order that the client has left is committed."""
+    reader = Reader(service, tmp_path)
+    (program,) = (each for each in blocks(section("A tour of two minutes")) if "# post.py" in each.text)
+    page = (ROOT / "docs/tutorial/groups-failures-crashes.md").read_text("utf-8")
+    for block in [program, *blocks(page)]:
         reader.follow(block)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,6 +229,7 @@ def test_a_reconciliation_tells_no_secret(store: Store, wrong: bool, tmp_path: P
     seen: dict[int, bytes] = {}
     while ran.poll() is None:
         seen.update(_lines_of_commands(ran.pid))
+        time.sleep(0.02)
     assert ran.stdout is not None
     told = ran.stdout.read()
     ran.stdout.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +14,9 @@ import pytest
 from tests.acceptance.clients import run_case
 from tests.fix_certificates import Authority, authority, key_of
 from tests.fix_jms import Jms
-from tests.fix_service import Service, running_service
+from tests.fix_service import PATIENCE, REPOSITORY, Service, running_service
 from tests.fix_users import PASSWORD, add_users
+from tests.readme import blocks
 
 #: What a client saw of a login with this environment.
 LogIn = Callable[[dict[str, str]], dict[str, Any]]
@@ -25,7 +28,7 @@ def service(ca: Authority) -> Iterator[Service]:
     server = ca.sign("server", "/CN=127.0.0.1", alternative="IP:127.0.0.1")
     settings = {"tls.certificate": str(server), "tls.key": str(key_of(server)), "tls.client_ca": str(ca.certificate)}
     with running_service({**settings, "login.anonymous": "never"}) as service:
-        add_users(service, "alice")
+        add_users(service, "alice", "shipping")
         yield service
 
 
@@ -55,6 +58,24 @@ def test_proton_python_behind_tls(service: Service, ca: Authority, tmp_path: Pat
         return run_case(sys.executable, "-m", "tests.acceptance.proton_login", service.url, more=environment)
 
     _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@pytest.mark.rule("S1", "S2")
+def test_the_program_of_the_page(service: Service, ca: Authority) -> None:
+    """Of ``docs/how-to/users.md``."""
+    page = (REPOSITORY / "docs/how-to/users.md").read_text("utf-8")
+    (program,) = (block.text for block in blocks(page) if block.language == "python")
+    for there, here in (("amqps://coordinator.example", service.url), ("authority.pem", str(ca.certificate))):
+        assert program.count(there) == 1
+        program = program.replace(there, here)
+    subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "SHIPPING_PASSWORD": PASSWORD},
+        check=True,
+        timeout=PATIENCE,
+    )
+    orders = next(line for line in service.cli("address", "list").splitlines() if line.startswith("orders "))
+    assert orders.split()[6] == "1"  # ready
 
 
 @pytest.mark.rule("S1", "S2")

@@ -49,7 +49,7 @@ _TXN = f"""insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeou
 _DUE = f"update {SCHEMA}.txn set checks = 0, next_check_at = now() - interval '10 s'"
 
 
-class Looks:
+class FigureReader:
     """Asks as the service does, and measures."""
 
     def __init__(self, url: str) -> None:
@@ -69,7 +69,7 @@ class Looks:
         seconds = time.perf_counter() - began
         (answer,) = answers
         assert isinstance(answer, Taken), answer
-        self._marks.looked(answer.lows[group], full=len(answer.due) == AT_ONCE, seconds=seconds)
+        self._marks.scanned(answer.lows[group], full=len(answer.due) == AT_ONCE, seconds=seconds)
         return 1000 * seconds, len(answer.due)
 
     def all_of_the_past(self, group: str) -> list[float]:
@@ -123,7 +123,7 @@ def _measure(url: str, decided: int, checked: int, undecided: int, traffic: Call
             return connection.execute(sql.encode())
 
         run(_TXN.format("undecided", undecided, "now()"))
-        looks = Looks(url)
+        looks = FigureReader(url)
         _print(f"{undecided:,} undecided", run, looks, undecided)
         holding.execute("set transaction isolation level repeatable read")
         holding.execute("select 1")
@@ -148,7 +148,7 @@ def _decide(run: Callable[[str], object], count: int, due: str) -> None:
         run(f"delete from {SCHEMA}.txn where owner = 'gone'")
 
 
-def _beside(traffic: Callable[..., Load], run: Callable[[str], object], looks: Looks, undecided: int) -> None:
+def _beside(traffic: Callable[..., Load], run: Callable[[str], object], looks: FigureReader, undecided: int) -> None:
     """While it is held, and others post."""
     begun = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -160,7 +160,7 @@ def _beside(traffic: Callable[..., Load], run: Callable[[str], object], looks: L
     print(f"  the traffic: {posted.messages / posted.seconds:,.0f}/s, p99 {posted.p99_us / 1000:.1f} ms", flush=True)
 
 
-def _print(what: str, run: Callable[[str], object], looks: Looks, undecided: int) -> None:
+def _print(what: str, run: Callable[[str], object], looks: FigureReader, undecided: int) -> None:
     past = looks.all_of_the_past(GROUP)
     run(_DUE)
     full = [looks.milliseconds(GROUP) for _ in range(undecided // AT_ONCE)]

@@ -49,10 +49,10 @@ class _Counts(Told):
             watched.count(connection, watch_id, of, "bench")
         self.counting += time.perf_counter() - began
 
-    def look(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
+    def add_findings(self, watch_id: UUID, findings: Sequence[Finding]) -> None:
         began = time.perf_counter()
         with connected(self._url) as connection:
-            now, _ = watched.look(connection, watch_id, [], "bench")
+            now, _ = watched.record(connection, watch_id, [], "bench")
         self.looking += time.perf_counter() - began
         for query in self._spark.streams.active:
             for each in query.recentProgress:

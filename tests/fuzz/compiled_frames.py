@@ -106,7 +106,7 @@ def differs(module: Any, random: Random, made: Frames) -> str:
         for channel in each_of.values():
             channel.delivery = 1
         channels = {(number, handle): channel for number, channel in each_of.items() for handle in (*_HANDLES, None)}
-        told: frames.Told = {each_of[b"\x00\x00"]: highest}
+        told: frames.Named = {each_of[b"\x00\x00"]: highest}
         passed = form(octets, at, channels, told)
         said.append((passed, [(each.received, each.delivery, told.get(each)) for each in each_of.values()]))
     if said[0] != said[1]:

@@ -34,7 +34,7 @@ _ROUTINE = frozenset(
 )
 
 
-class Watched(TwoDoors):
+class WatchState(TwoDoors):
     """The service; of its log the lines that fuzzing brings by the thousand are only counted."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
+from store import asking as asking_module
 from store.commit import terms
 from store.commit.terms import Rank
 from store.errors import StoreUnavailable
 from store.ids import id_at
+from store.loop import TimeShare
 from store.questions import consumer_groups, entries, message_groups
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
@@ -26,6 +28,20 @@ def test_answers_come_in_the_order_of_the_questions(asking: Asking, truth: Truth
     asking.loop.run_until(asking.answered(3))
     first, held, rest = asking.answers
     assert [len(first.rows), len(held), len(rest.rows)] == [3, 3, 7]
+
+
+@pytest.mark.parametrize(("share", "order"), [(1, "aabb"), (1_000_000, "abba")])
+def test_questions_aside_have_their_share_of_the_time_while_others_wait(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch, share: int, order: str
+) -> None:
+    monkeypatch.setattr(asking_module, "ASIDE", TimeShare(parts=share))
+    heard: list[str] = []
+    for _ in range(2):
+        entries.piece(asking.queries, 1, 0, 1, lambda _: heard.append("a"))
+    for _ in range(2):
+        consumer_groups.subscription_of(asking.queries, "none", 0, lambda _: heard.append("b"))
+    asking.loop.run_until(lambda: len(heard) == 4)
+    assert "".join(heard) == order
 
 
 def test_a_question_that_changes_nothing_is_asked_again(asking: Asking, proxy: Proxy) -> None:

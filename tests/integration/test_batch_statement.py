@@ -260,7 +260,7 @@ def _batches() -> Iterator[batch.Batch]:
     listed.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
     listed.register(bytes(15) + b"\2", batch.Undecided(b"client", 0, 1, 2, 3))
     listed.forget(bytes(15) + b"\3")
-    listed.tell(1, 1)
+    listed.notify(1, 1)
     yield listed
     checked = batch.Batch()
     checked.half(1, bytes(15) + b"\4", 1, b"m")
@@ -294,7 +294,7 @@ def _full_batch(of_each: int) -> batch.Batch:
     whole.back(1, 3, attempts=1, failures=1, lease=0)
     whole.yield_entry(1, 4, attempts=0)
     whole.share(1, [5])
-    whole.tell(1, 1)
+    whole.notify(1, 1)
     return whole
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.process.certificates import FileInvalid, load
+from coordinator.process.certificates import load
+from coordinator.secret_file import FileInvalid
 from coordinator.settings import TlsSettings
 from tests.fix_certificates import Authority, authority, key_of
 from tests.fix_command import Serve

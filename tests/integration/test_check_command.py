@@ -65,7 +65,7 @@ def test_what_is_wrong_is_said_and_is_the_exit_status(command: Command, database
 
 
 def test_a_disk_with_little_room(database: Connection, alive: int) -> None:
-    found = health.look(database)
+    found = health.read(database)
     assert found.free_percent is not None
     assert found.free_bytes is not None
     assert health.wrong(found, fewest_free=found.free_percent, least_bytes=found.free_bytes) == []
@@ -86,9 +86,9 @@ def test_ids_that_run_out_are_told(database: Connection, alive: int) -> None:
     ):
         database.execute(text(f"select setval('coordinator.{table}_id_seq', {used})"))
         database.commit()
-        assert health.look(database).ids_used_percent == percent
+        assert health.read(database).ids_used_percent == percent
     said = ["75 percent of the ids of instance_id_seq are used up"]
-    assert health.wrong(health.look(database), fewest_free=0, least_bytes=0) == said
+    assert health.wrong(health.read(database), fewest_free=0, least_bytes=0) == said
 
 
 def test_no_age_is_below_zero(database: Connection, rows: Rows, alive: int) -> None:
@@ -96,7 +96,7 @@ def test_no_age_is_below_zero(database: Connection, rows: Rows, alive: int) -> N
     rows.txn(alive)
     database.execute(text("update coordinator.txn set declared_at = now() + interval '5 minutes'"))
     database.commit()
-    assert health.look(database).oldest_undecided_seconds == 0
+    assert health.read(database).oldest_undecided_seconds == 0
     assert figures.undecided(database).oldest_seconds == 0
 
 
@@ -133,7 +133,7 @@ def test_the_clock_that_differs_most_is_told(
         database.execute(change, {"instance": instances[number], "seconds": seconds})
     database.execute(silent, {"instance": instances[2]})
     database.commit()
-    found = health.look(database)
+    found = health.read(database)
     lines = [line for line in health.wrong(found, fewest_free=0, least_bytes=0) if "clock" in line]
     assert lines == [line.format(*instances) for line in said]
 
@@ -185,7 +185,7 @@ def test_a_batch_that_does_not_wait_is_not(
 ) -> None:
     """It is idle, or another store's."""
     with batch(database_url, "select"), batch(server_url, "select pg_sleep(60)"):
-        assert health.look(database).commit_waits_seconds is None
+        assert health.read(database).commit_waits_seconds is None
 
 
 @pytest.mark.rule("F2")

@@ -11,6 +11,7 @@ import pytest
 from coordinator import check_back
 from store.asking import Queries, Query
 from store.ids import SLOTS, HalfIds
+from store.loop import TimeShare
 from store.questions import checks as questions
 from store.questions.checks import SMALL, Due, Wanted
 from tests.fix_check_back import GROUP, Checking, Link, due
@@ -23,7 +24,7 @@ OTHER = "other"
 
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_back, "_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(check_back, "_SCAN_SECONDS", 3600.0)
 
 
 @pytest.mark.rule("H7")
@@ -46,8 +47,8 @@ class Draining(Link):
         super().__init__(credit=credit)
         self.told: list[int] = []
 
-    def looked(self) -> None:
-        super().looked()
+    def none_due(self) -> None:
+        super().none_due()
         if not self.coming:
             self.told.append(len(self.sent))
 
@@ -77,8 +78,7 @@ def test_a_crowd_that_is_due_lets_those_go_first_who_commit(
 ) -> None:
     """After each look it pauses, as long as something is committed."""
     monkeypatch.setattr(check_back, "_AT_ONCE", 2)
-    monkeypatch.setattr(check_back, "_PARTS", 1_000_000)
-    monkeypatch.setattr(check_back, "_LONGEST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(check_back, "_LOOKS", TimeShare(parts=1_000_000))
     for _ in range(5):
         due(rows)
     link = Committing(checking)

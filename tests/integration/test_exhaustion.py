@@ -137,7 +137,7 @@ def test_a_look_begins_where_the_last_has_left_none(
 def test_an_instance_looks_at_all_of_the_past_at_first_and_seldom_again(
     asking: Asking, truth: Truth, monkeypatch: pytest.MonkeyPatch, whole_seconds: float, wholes: int
 ) -> None:
-    monkeypatch.setattr(check_back, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(check_back, "_SCAN_SECONDS", 0.0)
     monkeypatch.setattr(check_back, "_WHOLE_SECONDS", whole_seconds)
     lows: list[int] = []
     find = checks.find_exhausted
@@ -149,7 +149,7 @@ def test_an_instance_looks_at_all_of_the_past_at_first_and_seldom_again(
     monkeypatch.setattr(checks, "find_exhausted", noting)
     instance: Any = SimpleNamespace(loop=asking.loop, queries=asking.queries, disk_low=False)
     directory: Any = None
-    check_back.Exhaustion(instance, directory).look()
+    check_back.Exhaustion(instance, directory).search()
     asking.loop.run_until(lambda: len(lows) >= 3)
     assert lows[:3].count(BEFORE) == wholes
     assert lows[0] == BEFORE

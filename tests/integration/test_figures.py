@@ -18,9 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection, insert, text
 
 from coordinator.process.measuring import REST, label, registry
-from coordinator.process.telling import Workers
+from coordinator.process.worker_reports import Workers
 from store import figures, reasons, recovery, watched
-from store.figures import BUCKETS, BY_HAND, MOST_REASONS, OTHER, Decided, GroupFigures, Looks, Seen
+from store.figures import BUCKETS, BY_HAND, MOST_REASONS, OTHER, Decided, FigureReader, Figures, GroupFigures
 from store.tables import op
 from tests.fix_reports import SEEN_AT, finding, lost
 from tests.fix_runs import a_batch, a_run, store_run
@@ -104,8 +104,8 @@ def test_the_time_from_declare_to_decision(database: Connection, rows: Rows) -> 
 
 
 def test_a_decision_that_is_committed_late_is_counted_once(database: Connection, rows: Rows, database_url: str) -> None:
-    looks = Looks(database_url)
-    assert looks.look().decided.counts == {}
+    looks = FigureReader(database_url)
+    assert looks.read().decided.counts == {}
     with psycopg.connect(database_url) as slow:
         number = UUID(bytes=rows.txn_ids.next())
         slow.execute(
@@ -113,11 +113,11 @@ def test_a_decision_that_is_committed_late_is_counted_once(database: Connection,
         )
         _op(rows, "rollback", "timeout")
         # What is written after one under way is counted later.
-        assert looks.look().decided.counts == {}
+        assert looks.read().decided.counts == {}
         slow.commit()
     counts = {("commit", BY_HAND): 1, ("rollback", "timeout"): 1}
-    assert looks.look().decided.counts == counts
-    assert looks.look().decided.counts == counts
+    assert looks.read().decided.counts == counts
+    assert looks.read().decided.counts == counts
 
 
 def test_many_decisions_since_the_last_look_are_counted_in_steps(
@@ -232,11 +232,11 @@ def _locked(url: str, table: str) -> Iterator[None]:
 
 def test_a_part_that_cannot_be_read_hides_no_other(database: Connection, rows: Rows, database_url: str) -> None:
     rows.entry(rows.queue("orders"))
-    looks = Looks(database_url)
-    looks.look()
+    looks = FigureReader(database_url)
+    looks.read()
     with _locked(database_url, "pending"):
         _op(rows, "commit")
-        seen = looks.look()
+        seen = looks.read()
     assert seen.failed == ("undecided",)
     assert seen.undecided is None
     assert seen.entries is not None
@@ -246,13 +246,13 @@ def test_a_part_that_cannot_be_read_hides_no_other(database: Connection, rows: R
 
 
 def test_a_store_that_is_away() -> None:
-    seen = Looks("postgresql://hunter2@127.0.0.1:1/x").look()
+    seen = FigureReader("postgresql://hunter2@127.0.0.1:1/x").read()
     (up,) = (metric.samples for metric in _families(seen) if metric.name == "coordinator_store_up")
     assert up[0].value == 0
     assert "hunter2" not in generate_latest(registry(seen, _workers())).decode()
 
 
-def _families(seen: Seen) -> list[Any]:
+def _families(seen: Figures) -> list[Any]:
     return list(text_string_to_metric_families(generate_latest(registry(seen, _workers())).decode()))
 
 
@@ -277,7 +277,7 @@ def test_ten_thousand_addresses_are_told_in_bounded_text(database: Connection, d
     )
     database.execute(text("update coordinator.address set origin = 'dead-letter'"))
     database.commit()
-    seen = Looks(database_url).look()
+    seen = FigureReader(database_url).read()
     told = generate_latest(registry(seen, _workers()))
     assert len(told) < 1_000_000
     values = {metric.name: metric.samples for metric in text_string_to_metric_families(told.decode())}
@@ -310,7 +310,7 @@ def test_any_name_is_a_label_of_its_own(rows: Rows, database: Connection) -> Non
         for name in NAMES
     )
     rest = GroupFigures(address=None, group=None, ready=5, inflight=0, scheduled=0, failed=0, estimated=0)
-    seen = Seen(decided=Decided(), entries=(*groups, rest))
+    seen = Figures(decided=Decided(), entries=(*groups, rest))
     (samples,) = (metric.samples for metric in _families(seen) if metric.name == "coordinator_entries")
     ready = {sample.labels["address"]: sample.value for sample in samples if sample.labels["state"] == "ready"}
     assert ready == {**{label(name): 1.0 for name in NAMES}, REST: 6.0}
@@ -321,14 +321,14 @@ def test_any_name_is_a_label_of_its_own(rows: Rows, database: Connection) -> Non
 def _workers() -> Workers:
     workers = Workers()
     figures = {"connections": 3, "links": 5, "commit_waits": 0.0, "rows": [1] * 5, "rows_total": 9}
-    workers.told(0, 7, {**figures, "seconds": [1] * 14, "seconds_total": 0.5, "checks": [4, 2, 1]})
+    workers.receive(0, 7, {**figures, "seconds": [1] * 14, "seconds_total": 0.5, "checks": [4, 2, 1]})
     return workers
 
 
 def test_the_dashboard_asks_for_what_there_is(database: Connection, rows: Rows, database_url: str) -> None:
     """Each metric that docs/ names is there, and each that is there is named."""
-    looks = Looks(database_url)
-    looks.look()
+    looks = FigureReader(database_url)
+    looks.read()
     letters = rows.queue("%DLQ%orders", origin="dead-letter")
     rows.entry(letters)
     rows.checkable(1, rows.address_of(letters))
@@ -336,7 +336,7 @@ def test_the_dashboard_asks_for_what_there_is(database: Connection, rows: Rows, 
     store_run(database, [lost(1)])
     watched.count(database, uuid4(), a_batch(counts={"half": 1}, findings=[vars(lost(1))]), "1.2.3")
     there = set()
-    for metric in _families(looks.look()):
+    for metric in _families(looks.read()):
         there |= {sample.name for sample in metric.samples} or {metric.name}
     root = Path(__file__).resolve().parent.parent.parent / "docs" / "how-to"
     dashboard = json.loads((root / "dashboard.json").read_text("utf-8"))
@@ -358,7 +358,7 @@ def test_the_findings_of_the_last_run(database: Connection, database_url: str) -
     """By kind and severity; kinds of another's making are bounded."""
 
     def told() -> tuple[dict[tuple[str, ...], float], list[float]]:
-        found = {family.name: family.samples for family in _families(Looks(database_url).look())}
+        found = {family.name: family.samples for family in _families(FigureReader(database_url).read())}
         counts = found.get("coordinator_findings", [])
         return (
             {(sample.labels["kind"], sample.labels["severity"]): sample.value for sample in counts},
@@ -382,7 +382,7 @@ def test_how_far_behind_a_watch_is(database: Connection, database_url: str, rows
     """It is told, whether it runs or not, with what it has counted and found; and not as a run's."""
 
     def told() -> dict[str, list[tuple[dict[str, str], float]]]:
-        families = _families(Looks(database_url).look())
+        families = _families(FigureReader(database_url).read())
         return {each.name: [(sample.labels, sample.value) for sample in each.samples] for each in families}
 
     names = ("coordinator_watch_counted", "coordinator_watch_findings", "coordinator_watch_rows_behind")

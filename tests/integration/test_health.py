@@ -25,5 +25,5 @@ def test_the_longest_wait_of_those_that_live_is_told(
     ended = text("update coordinator.instance set ended_at = now() where id = :instance")
     database.execute(ended, {"instance": instances[2]})
     database.commit()
-    found = health.look(database)
+    found = health.read(database)
     assert (found.commit_waits_seconds, found.instances_alive) == (told, 2)

@@ -59,7 +59,7 @@ def test_a_clock_that_is_not_the_databases_is_told(
         for off[0] in (0.0, ahead, 0.0):
             before = len(beats)
             loop.run_until(lambda: len(beats) > before + 3)  # noqa: B023
-            found = health.look(database)
+            found = health.read(database)
             told.append((found.clock_ahead_instance, round((found.clock_ahead_seconds or 0.0) / 60)))
     assert told == [(None, 0), (ME, round(ahead / 60)), (None, 0)]
     assert [line["log_level"] for line in lines] == ["error", "info"]
@@ -257,7 +257,7 @@ def test_a_batch_that_loses_each_connection_is_told_as_one_that_waits(
         with refused(database_url, f"insert on {SCHEMA}.half", "53100"):
             store.add(unit)
             store.loop.run_for(4)
-            found = health.look(database)
+            found = health.read(database)
             assert found.commit_waits_seconds is not None
             assert 3 < found.commit_waits_seconds < 6
             assert found.commit_refused_with == "the database's disk is full (SQLSTATE 53100)"
@@ -266,7 +266,7 @@ def test_a_batch_that_loses_each_connection_is_told_as_one_that_waits(
         store.settle()
         beats.clear()
         store.loop.run_until(lambda: len(beats) > 1)
-        found = health.look(database)
+        found = health.read(database)
         assert (found.commit_waits_seconds, found.commit_refused_with) == (None, None)
     assert unit.heard == [None]
     assert [line["event"] for line in lines] == ["database away", "database connected", "batch in doubt looked up"]
@@ -300,13 +300,13 @@ def test_the_end_of_a_long_wait_is_told_at_once(
     loop, waits = EpollLoop(), [4000.0]
     with beating(loop, database_url, waits=lambda: (waits[0], "")) as beats:
         loop.run_until(lambda: beats)
-        assert health.look(database).commit_waits_seconds == 4000.0
+        assert health.read(database).commit_waits_seconds == 4000.0
         waits[0] = 4001.0
         loop.run_for(0.5)
         assert len(beats) == 1
         waits[0] = 1.0
         loop.run_until(lambda: len(beats) > 1)
-        assert health.look(database).commit_waits_seconds is None
+        assert health.read(database).commit_waits_seconds is None
         waits[0] = 0.0
         loop.run_for(0.5)
         assert len(beats) == 2

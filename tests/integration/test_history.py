@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, func, insert, select, text, update
 
 from coordinator.address.dead_letters import ORIGINAL_ID
 from coordinator.commands import timeline
-from coordinator.commands.timeline import said
+from coordinator.commands.timeline import as_utc
 from store.codec.encoding import encode_long, encode_symbol
 from store.ids import SLOTS, TxnIds, UuidV7, declared_at, id_at
 from store.partitions import make_days, op_id_at
@@ -199,11 +199,11 @@ def test_messages_that_are_not_kept_any_more(lives: Lives) -> None:
         (None, None, "discharged in SQL, by an operator or a statement in SQL"),
     ],
 )
-def test_who_has_decided_and_why(lives: Lives, reason: str | None, instance_id: int | None, said: str) -> None:
+def test_who_has_decided_and_why(lives: Lives, reason: str | None, instance_id: int | None, as_utc: str) -> None:
     txn_id = lives.op("rollback", NOW, reason=reason, instance_id=instance_id)
     (_, decided) = lives.of(txn_id).sorted()
     assert (decided.what, decided.reason, decided.instance_id) == ("rolled back", reason, instance_id)
-    assert decided.detail == f"0 posted, 0 accepted: {said}"
+    assert decided.detail == f"0 posted, 0 accepted: {as_utc}"
 
 
 def test_a_message_whose_transaction_is_nowhere(lives: Lives) -> None:
@@ -222,7 +222,7 @@ def test_what_the_store_made_and_does_not_know_any_more(lives: Lives, command: C
     lives.kept_from("op", NOW + timedelta(days=2))
     done = command("transaction", "show", str(txn_id), "--database-url", database_url)
     assert (done.returncode, done.stdout) == (1, "")
-    declared = said(declared_at(txn_id.bytes))
+    declared = as_utc(declared_at(txn_id.bytes))
     assert f"is not known any more: it was declared at {declared}, and decisions are kept since " in done.stderr
     lives.kept_from("half", NOW + timedelta(days=2))
     done = command("message", "show", str(id_at(NOW) | SLOTS), "--database-url", database_url)
@@ -278,12 +278,12 @@ def test_a_transaction_that_retires_many(lives: Lives, rows: Rows, checkable: bo
         rows_held = [{**held, "entry_id": each, "half_id": each} for each in halves]
         lives.connection.execute(insert(pending_retirement), rows_held)
         lives.connection.commit()
-        said = ["the first 3 deliveries that it retired are shown; --limit N shows more"]
+        as_utc = ["the first 3 deliveries that it retired are shown; --limit N shows more"]
     else:
         txn_id = lives.op("commit", at, *halves)
         lives.op("reject", at, *halves, txn_id=txn_id)
-        said = ["it retired 4 more deliveries; --limit N shows more"]
-    for most, notes in ((3, said), (100, [])):
+        as_utc = ["it retired 4 more deliveries; --limit N shows more"]
+    for most, notes in ((3, as_utc), (100, [])):
         found = lives.of(txn_id, most)
         retired = [event.message for event in found.events if event.what in ("accepted", "rejected", "now held")]
         assert (retired, found.notes) == (halves[:most] * (1 if checkable else 2), notes)

@@ -232,32 +232,32 @@ def _release(rows: Rows, _: int, halves: list[int]) -> None:
     rows.connection.commit()
     repairs = [Release(half_id, "orders", "") for half_id in halves[-_SOME:]]
     assert len(Release.apply_together(rows.connection, repairs, "run 1")) == _SOME
-    assert {each.state for each in Release.look_together(rows.connection, repairs).values()} == {State.DONE}
+    assert {each.state for each in Release.examine_all(rows.connection, repairs).values()} == {State.DONE}
 
 
 def _release_what_is_gone(rows: Rows, _: int, halves: list[int]) -> None:
     rows.connection.execute(delete(entry).where(entry.c.id < halves[_SOME]))
     rows.connection.commit()
-    found = Release.look_together(rows.connection, [Release(half_id, "orders", "") for half_id in halves[:_SOME]])
+    found = Release.examine_all(rows.connection, [Release(half_id, "orders", "") for half_id in halves[:_SOME]])
     assert {each.state for each in found.values()} == {State.DONE}
 
 
 def _requeue(rows: Rows, _: int, halves: list[int]) -> None:
     repairs = [Requeue(half_id, "orders", "", lambda *_: pytest.fail("it waits")) for half_id in halves[-_SOME:]]
-    assert {each.state for each in Requeue.look_together(rows.connection, repairs).values()} == {State.DONE}
+    assert {each.state for each in Requeue.examine_all(rows.connection, repairs).values()} == {State.DONE}
 
 
 def _decide(rows: Rows, group: int, _: list[int]) -> None:
     txns = _many_checkable(rows)
     repairs = [Decide(txn_id, "rollback") for txn_id in txns]
-    assert {each.state for each in Decide.look_together(rows.connection, repairs).values()} == {State.CAN}
+    assert {each.state for each in Decide.examine_all(rows.connection, repairs).values()} == {State.CAN}
     assert len(Decide.apply_together(rows.connection, repairs, "run 1")) == _SOME
 
 
 def _resume(rows: Rows, _: int, __: list[int]) -> None:
     txns, now = _many_checkable(rows), datetime.now(UTC)
     repairs = [Resume(txn_id, now) for txn_id in txns]
-    assert {each.state for each in Resume.look_together(rows.connection, repairs).values()} == {State.CAN}
+    assert {each.state for each in Resume.examine_all(rows.connection, repairs).values()} == {State.CAN}
     assert len(Resume.apply_together(rows.connection, repairs, "run 1")) == _SOME
 
 

@@ -72,7 +72,7 @@ def _archive_and_drop(url: str, root: Path) -> list[str]:
         with writing.alone(connection):
             for table, day in writing.due(connection, POLICY):
                 writing.write_day(connection, root, table, day)
-        days.look_at_once(connection)
+        days.run_retention_soon(connection)
         connection.commit()
         return list(drop_old(connection, POLICY).emptied)
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, insert, select, text
 
 from store import recovery
-from store.recovery import GivenUp, Watch
+from store.recovery import DeadInstances, GivenUp
 from store.tables import HELD, address, consumer_group, entry, pending_retirement, txn
 from tests.fix_store import Rows
 
@@ -117,15 +117,15 @@ def test_the_watch_goes_on_until_all_is_given_up(
     for number in (1, 2):
         rows.queue(f"$dynamic/{number}", origin="dynamic", instance_id=ended)
     beside.execute("select from coordinator.address where name = '$dynamic/1' for key share")
-    request.addfinalizer((watch := Watch(database_url)).close)
-    assert [watch.look().given_up.addresses for _ in range(3)] == [1, 0, 0]
+    request.addfinalizer((watch := DeadInstances(database_url)).close)
+    assert [watch.check().given_up.addresses for _ in range(3)] == [1, 0, 0]
     beside.rollback()
-    assert watch.look().given_up == GivenUp(addresses=1, groups=1)
+    assert watch.check().given_up == GivenUp(addresses=1, groups=1)
     other = rows.instance()
     rows.queue("$dynamic/3", origin="dynamic", instance_id=other)
-    assert watch.look().given_up == GivenUp()
+    assert watch.check().given_up == GivenUp()
     beside.execute("select from coordinator.address for key share")
     assert recovery.end(database, other).owed
-    assert watch.look().given_up == GivenUp(owed=True)
+    assert watch.check().given_up == GivenUp(owed=True)
     beside.rollback()
-    assert watch.look().given_up == GivenUp(addresses=1, groups=1)
+    assert watch.check().given_up == GivenUp(addresses=1, groups=1)

@@ -110,7 +110,7 @@ def test_one_that_loses_the_race_says_so(rows: Rows, database_url: str, decision
     """Another decides between the look and the decision."""
     txn_id = rows.checkable(1, rows.address_of(rows.queue("orders")))
     repair = Decide(txn_id, decision)
-    assert repair.look(rows.connection).state is State.CAN
+    assert repair.examine(rows.connection).state is State.CAN
     verdicts = []
     with psycopg.connect(database_url) as other, connected(database_url) as mine:
         other.execute("select coordinator.decide(%s, 'commit', 'first')", [txn_id])
@@ -163,7 +163,7 @@ def test_a_commit_whose_address_is_gone_stays(rows: Rows) -> None:
     verdict = Decide(txn_id, "commit").apply(rows.connection, RUN)
     assert (verdict.state, "an address that it posted to was removed" in verdict.said) == (State.CANNOT, True)
     plain = Decide(rows.txn(1), "commit")
-    assert plain.look(rows.connection).said.startswith("only its client can commit the plain transaction ")
+    assert plain.examine(rows.connection).said.startswith("only its client can commit the plain transaction ")
     assert plain.apply(rows.connection, RUN).state is State.CANNOT
 
 
@@ -191,7 +191,7 @@ def test_checks_begin_anew_once(rows: Rows, run: Run) -> None:
     later = Resume(over, rows.now() - timedelta(seconds=30))  # as of a report from before
     rows.connection.execute(update(txn).where(txn.c.id == over).values(checks=15, next_check_at=func.now()))
     rows.connection.commit()
-    assert later.look(rows.connection).said.endswith("was checked, or its checks resumed, meanwhile")
+    assert later.examine(rows.connection).said.endswith("was checked, or its checks resumed, meanwhile")
     assert later.apply(rows.connection, RUN).state is State.DONE
     assert rows.connection.scalar(select(txn.c.checks).where(txn.c.id == over)) == 15
 
@@ -291,7 +291,7 @@ def test_one_that_was_lost_after_it_was_taken_back_comes_again(rows: Rows) -> No
     for decision, state in (("accept", State.DONE), ("replay", State.CAN), ("expire", State.DONE)):
         rows.connection.execute(insert(op).values(_op(decision, half_id, orders)))
         rows.connection.commit()
-        assert repair.look(rows.connection).state is state
+        assert repair.examine(rows.connection).state is state
 
 
 def test_one_that_ends_while_it_is_looked_for_does_not_come_again(
@@ -303,7 +303,7 @@ def test_one_that_ends_while_it_is_looked_for_does_not_come_again(
     half_id = _half(rows, orders)
     rows.connection.execute(insert(entry).values(group_id=orders, id=half_id + 7, half_id=half_id))
     rows.connection.commit()
-    look_at_all = traces._Search._look_at_all
+    look_at_all = traces._Search._search_all
     accepted: list[object] = []
 
     def accept(search: traces._Search) -> None:
@@ -314,7 +314,7 @@ def test_one_that_ends_while_it_is_looked_for_does_not_come_again(
                 other.commit()
         look_at_all(search)
 
-    monkeypatch.setattr(traces._Search, "_look_at_all", accept)
+    monkeypatch.setattr(traces._Search, "_search_all", accept)
     assert _repair(lost(half_id)).apply(rows.connection, RUN).state is State.DONE
     assert (len(accepted), rows.entries(orders), _reasons(rows)) == (1, [], [("accept", None)])
 
@@ -342,12 +342,12 @@ def test_it_comes_on_the_terms_that_it_was_posted_on(rows: Rows) -> None:
     rows.connection.commit()
     assert _repair(lost(halves["high"])).apply(rows.connection, RUN).state is State.DONE
     assert _repair(lost(halves["line"], address="lines")).apply(rows.connection, RUN).state is State.DONE
-    assert _repair(lost(halves["dead"])).look(rows.connection).said.startswith("its time is over: ")
+    assert _repair(lost(halves["dead"])).examine(rows.connection).said.startswith("its time is over: ")
     made = {row.half_id: row for row in rows.connection.execute(select(entry))}
     rows.connection.rollback()
     assert (made[halves["high"]].priority, made[halves["line"]].message_group) == (9, halves["line"])
     (pending,) = rows.pending(rows.checkable(1, rows.address_of(orders)))
-    assert _repair(lost(pending)).look(rows.connection).said.startswith("its transaction is not committed: ")
+    assert _repair(lost(pending)).examine(rows.connection).said.startswith("its transaction is not committed: ")
     assert halves["dead"] not in made
 
 

@@ -124,7 +124,7 @@ def test_what_an_instance_has_of_a_message_group_is_released_at_once(rows: Rows)
     rows.connection.rollback()
     assert _told(rows) == [("release", REASON, mine, [orders] * 3)]
     for each in (*mine, behind):
-        assert _repair(_stuck(each)).look(rows.connection).state is State.DONE
+        assert _repair(_stuck(each)).examine(rows.connection).state is State.DONE
 
 
 @pytest.mark.rule("P18")
@@ -270,6 +270,6 @@ def test_a_lost_letter_of_a_group_that_is_gone_is_left(rows: Rows, since: list[s
         rows.queue("orders", group=name)
     repair = _repair(_lost_letter(half_id, group="billing"))
     said = f"the message, or its group, is not there any more: message {half_id} to orders::billing"
-    assert repair.look(rows.connection) == (State.CANNOT, said)
+    assert repair.examine(rows.connection) == (State.CANNOT, said)
     assert repair.apply(rows.connection, REASON).state is State.CANNOT
     assert len(rows.ops()) == 1

@@ -129,7 +129,7 @@ def test_pauses_grow_and_the_log_does_not(
     asking: Asking, truth: Truth, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking_module, "PAUSES", Backoff(first=0.01, longest=30.0))
-    monkeypatch.setattr(asking_module, "SAY_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(asking_module, "LOG_AGAIN_SECONDS", 0.2)
     _claimed(truth, KEY)
     with capture_logs() as lines, _refused(database_url) as tries:
         _forget(asking)

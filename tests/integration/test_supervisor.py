@@ -33,6 +33,30 @@ def _gone(*pids: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("abstract", [False, True])
+def test_the_service_manager_is_told_when_it_serves_and_stops(
+    serve: Serve, folder: Path, tmp_path: Path, abstract: bool
+) -> None:
+    address = f"coordinator-{os.getpid()}-told" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.settimeout(60)
+        manager.bind(f"\0{address}" if abstract else address)
+        service = serve("--data-dir", str(folder), NOTIFY_SOCKET=f"@{address}" if abstract else address)
+        # PostgreSQL, which can tell a service manager, too, is ready before.
+        assert manager.recv(4096) == b"READY=1"
+        place = service.listening()
+        assert answers(place) == HEADER
+        assert service.end() == 0
+        assert manager.recv(4096) == b"STOPPING=1"
+
+
+def test_a_service_manager_that_is_not_there_is_logged(serve: Serve, folder: Path, tmp_path: Path) -> None:
+    service = serve("--data-dir", str(folder), NOTIFY_SOCKET=str(tmp_path / "absent"))
+    service.listening()
+    assert service.end() == 0
+    assert service.values("service manager not told", "reason") == ["No such file or directory"] * 2
+
+
 def _refused(serving: Serving, status: int = 2) -> str:
     """The reason, in the log, of a service that did not start."""
     assert serving.end(None) == status

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from store.commit.batch import Batch
-from store.commit.group_commit import Limits, Turns
+from store.commit.group_commit import Limits
 from store.errors import StoreInTrouble
 from store.tables import SCHEMA
 from tests.fix_store_driver import Post, Store, Truth, running
@@ -170,19 +170,3 @@ def test_who_always_comes_back_with_one_more_does_not_stop_who_waits(database_ur
         store.loop.run_until(lambda: len(batches) > 100 or all(unit.heard for unit in waiting))
         assert all(unit.heard == [None] for unit in waiting)
         store.settle()
-
-
-def test_who_comes_after_a_large_unit_waits_for_no_backlog(store: Store) -> None:
-    """It begins with what those that wait have had, and not with what the large one was."""
-    turns = Turns()
-    turns.add(Post(store, owner="large"), 0)
-    for _ in range(1000):
-        turns.add(Post(store, owner="waiting"), 0)
-    turns.take()
-    turns.charge(50.0)
-    turns.add(Post(store, owner="late"), 0)
-    taken = []
-    while "late" not in taken:
-        taken.append(turns.take().owner)
-        turns.charge(0.001)
-    assert len(taken) < 5

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from store.errors import StoreUnavailable
 from store.processes import machine, start_ticks
-from store.recovery import Watch
+from store.recovery import DeadInstances
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
 
@@ -31,21 +31,21 @@ def clock() -> _Clock:
 
 
 @pytest.fixture
-def watch(database_url: str, clock: _Clock) -> Iterator[Watch]:
-    with closing(Watch(database_url, clock=clock)) as made:
+def watch(database_url: str, clock: _Clock) -> Iterator[DeadInstances]:
+    with closing(DeadInstances(database_url, clock=clock)) as made:
         yield made
 
 
-def _looks(watch: Watch, clock: _Clock, seconds: int) -> list[int]:
+def _looks(watch: DeadInstances, clock: _Clock, seconds: int) -> list[int]:
     """Look each second; the instances that were given up."""
     found: list[int] = []
     for _ in range(seconds):
-        found += watch.look().given_up.instances
+        found += watch.check().given_up.instances
         clock.now += 1
     return found
 
 
-def _assert_counts_from_here(watch: Watch, clock: _Clock, silent: int) -> None:
+def _assert_counts_from_here(watch: DeadInstances, clock: _Clock, silent: int) -> None:
     """What was seen before counts for nothing: an instance is given up as late as if the watch began now."""
     assert _looks(watch, clock, 10) == []
     assert _looks(watch, clock, 1) == [silent]
@@ -60,7 +60,7 @@ def _beat(database: Connection, instance: int, value: str) -> None:
 
 
 def test_one_whose_heartbeat_stands_still_is_dead(
-    database: Connection, rows: Rows, watch: Watch, clock: _Clock
+    database: Connection, rows: Rows, watch: DeadInstances, clock: _Clock
 ) -> None:
     silent, beating = rows.instance(), rows.instance()
     found = []
@@ -71,7 +71,9 @@ def test_one_whose_heartbeat_stands_still_is_dead(
     assert _looks(watch, clock, 1) == [silent]
 
 
-def test_the_age_of_a_heartbeat_says_nothing(database: Connection, rows: Rows, watch: Watch, clock: _Clock) -> None:
+def test_the_age_of_a_heartbeat_says_nothing(
+    database: Connection, rows: Rows, watch: DeadInstances, clock: _Clock
+) -> None:
     """A clock may have been set forward by an hour, or back."""
     late, early = rows.instance(), rows.instance()
     for number in range(20):
@@ -82,7 +84,7 @@ def test_the_age_of_a_heartbeat_says_nothing(database: Connection, rows: Rows, w
 
 @pytest.mark.rule("F2")
 def test_an_outage_of_the_database_makes_no_instance_dead(
-    database: Connection, database_url: str, rows: Rows, watch: Watch, clock: _Clock
+    database: Connection, database_url: str, rows: Rows, watch: DeadInstances, clock: _Clock
 ) -> None:
     proxy = Proxy(database_url)
     watch._url = proxy.url
@@ -91,7 +93,7 @@ def test_an_outage_of_the_database_makes_no_instance_dead(
     proxy.cut()
     proxy.close()
     with pytest.raises(StoreUnavailable):
-        watch.look()
+        watch.check()
     clock.now += 1
     # It is back.
     watch._url = database_url
@@ -100,7 +102,7 @@ def test_an_outage_of_the_database_makes_no_instance_dead(
 
 @pytest.mark.rule("F2")
 def test_a_database_that_stands_still_holds_no_look_up(
-    database: Connection, database_url: str, rows: Rows, watch: Watch, clock: _Clock
+    database: Connection, database_url: str, rows: Rows, watch: DeadInstances, clock: _Clock
 ) -> None:
     """Its machine takes what it is sent, and no answer comes: the next look is on a connection of its own."""
     proxy = Proxy(database_url)
@@ -109,14 +111,14 @@ def test_a_database_that_stands_still_holds_no_look_up(
     assert _looks(watch, clock, 2) == []
     proxy.freeze()
     with pytest.raises(StoreUnavailable):
-        watch.look()
+        watch.check()
     _assert_counts_from_here(watch, clock, silent)
     watch.close()
     proxy.close()
 
 
 def test_an_observer_that_did_not_look_knows_nothing(
-    database: Connection, rows: Rows, watch: Watch, clock: _Clock
+    database: Connection, rows: Rows, watch: DeadInstances, clock: _Clock
 ) -> None:
     """It was stopped itself, or its question hung: the database may have been away meanwhile."""
     silent = rows.instance()
@@ -126,7 +128,7 @@ def test_an_observer_that_did_not_look_knows_nothing(
 
 
 def test_a_process_that_is_there_though_its_instance_has_ended_is_named(
-    database: Connection, rows: Rows, watch: Watch, clock: _Clock
+    database: Connection, rows: Rows, watch: DeadInstances, clock: _Clock
 ) -> None:
     with subprocess.Popen(["sleep", "600"]) as stuck, subprocess.Popen(["sleep", "600"]) as twice:
         process = (stuck.pid, start_ticks(stuck.pid))
@@ -134,22 +136,22 @@ def test_a_process_that_is_there_though_its_instance_has_ended_is_named(
         first = rows.instance(host=machine(), pid=twice.pid, process_start=start_ticks(twice.pid))
         # The answer to its first registration was lost.
         rows.instance(host=machine(), pid=twice.pid, process_start=start_ticks(twice.pid))
-        assert watch.look().ended == ()
+        assert watch.check().ended == ()
         for each in (ended, first):
             database.execute(text("update coordinator.instance set ended_at = now() where id = :i"), {"i": each})
         database.commit()
         clock.now += 1
         # It may be ending by itself.
-        assert watch.look().ended == ()
+        assert watch.check().ended == ()
         clock.now += 1
-        assert watch.look().ended == (process,)
+        assert watch.check().ended == (process,)
         stuck.kill()
         twice.kill()
     clock.now += 1
-    assert watch.look().ended == ()
+    assert watch.check().ended == ()
 
 
-def test_looks_share_a_connection(database: Connection, rows: Rows, watch: Watch, clock: _Clock) -> None:
+def test_looks_share_a_connection(database: Connection, rows: Rows, watch: DeadInstances, clock: _Clock) -> None:
     """A new one each second costs more than all else that an idle service does. None is left behind a look open in a
     transaction, and one that the database has ended is replaced by the next look."""
     of_looks = text("select pid, state from pg_stat_activity where application_name = 'coordinator watch'")
@@ -174,6 +176,6 @@ def test_looks_share_a_connection(database: Connection, rows: Rows, watch: Watch
     database.execute(text("select pg_terminate_backend(:pid, 5000)"), {"pid": first})
     database.commit()
     with pytest.raises(StoreUnavailable):
-        watch.look()
+        watch.check()
     _assert_counts_from_here(watch, clock, silent)
     assert kept()[0] != first

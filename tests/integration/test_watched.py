@@ -32,8 +32,8 @@ def _count(database: Connection, batch: watched.Batch, watch_id: UUID = WATCH) -
     return [each["kind"] for each in watched.count(database, watch_id, batch, "1.2.3")]
 
 
-def _state(database: Connection) -> watched.Watched:
-    found = watched.watched(database)
+def _state(database: Connection) -> watched.WatchState:
+    found = watched.state(database)
     assert found is not None
     return found
 
@@ -72,7 +72,7 @@ def test_findings_are_a_run_that_is_added_to(database: Connection) -> None:
     one, two = lost(1), lost(2)
     _count(database, a_batch(findings=[vars(one), vars(one)]))
     for _ in range(2):
-        watched.look(database, WATCH, [vars(one), vars(two)], "1.2.3")
+        watched.record(database, WATCH, [vars(one), vars(two)], "1.2.3")
     (stored,) = runs.runs(database)
     assert (stored.watch_id, stored.counts) == (WATCH, {("lost-delivery", "error"): 2})
     assert [(each.number, each.half_id) for each in runs.findings(database, stored)] == [(1, 1), (2, 2)]
@@ -86,7 +86,7 @@ def test_findings_are_a_run_that_is_added_to(database: Connection) -> None:
     assert {each.id for each in runs.runs(database)} == {own, stored.id}
     watched.forget(database)
     assert [each.id for each in runs.runs(database)] == [own]
-    assert watched.watched(database) is None
+    assert watched.state(database) is None
 
 
 @pytest.mark.rule("R32")
@@ -113,7 +113,7 @@ def test_a_batch_whose_end_spark_has_not_noted_may_be_counted_already(database: 
 
 def test_how_far_behind(database: Connection, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     _count(database, a_batch(until=figures.position(database)))
-    now, _ = watched.look(database, WATCH, [], "1.2.3")
+    now, _ = watched.record(database, WATCH, [], "1.2.3")
     assert (now.lag.rows, now.lag.more, now.lag.seconds) == (0, False, 0)
     database.execute(
         text(
@@ -157,7 +157,7 @@ def test_days_that_were_dropped_unread_are_told(database: Connection, rows: Rows
     """Not those from before it began, nor those that it had counted whole."""
 
     def missed() -> object:
-        return watched.look(database, WATCH, [], "1.2.3")[0].missed_before
+        return watched.record(database, WATCH, [], "1.2.3")[0].missed_before
 
     def not_up_to_date_for(days: int) -> None:
         database.execute(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-import shutil
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -18,6 +16,7 @@ from coordinator.commands.migrate import migrate
 from store import migrations, partitions
 from store.database import connected
 from store.errors import SchemaMismatch
+from store.locks import NAMES
 from store.partitions import make_days, op_id_at
 from store.retention import Policy, drop_old
 from store.tables import SCHEMA, metadata
@@ -107,6 +106,42 @@ def test_migrated_equals_declared(declared: list[str], empty_database_url: str) 
     _same(declared, _catalog(empty_database_url))
 
 
+def _run(url: str, script: str) -> None:
+    """As an administrator does with psql."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(script.encode())
+
+
+def test_what_is_printed_for_an_administrator_makes_the_same(
+    declared: list[str], empty_database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    migrate(show=True, database_url=empty_database_url)
+    with connected(empty_database_url) as connection:
+        assert migrations.current(connection) is None
+    _run(empty_database_url, capsys.readouterr().out)
+    _same(declared, _catalog(empty_database_url))
+    with connected(empty_database_url) as connection:
+        migrations.check(connection)
+        assert connection.scalar(text("select count(*) from coordinator.lock")) == len(NAMES)
+    migrate(show=True, database_url=empty_database_url)
+    assert capsys.readouterr().out == "-- database schema is at 0.1 already\n"
+
+
+@pytest.mark.rule("F6")
+@pytest.mark.usefixtures("later_version")
+def test_what_is_printed_has_the_steps_that_a_store_lacks(
+    database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    migrate(show=True, database_url=database_url)
+    printed = capsys.readouterr().out
+    assert printed.startswith("BEGIN;")
+    assert "create table" not in printed.lower()
+    _run(database_url, printed)
+    with connected(database_url) as connection:
+        migrations.check(connection)
+        connection.execute(text("select later from coordinator.half"))
+
+
 def test_a_second_upgrade_changes_nothing(database_url: str) -> None:
     with connected(database_url) as connection:
         before = connection.scalar(text("select id from coordinator.store_identity"))
@@ -119,25 +154,6 @@ def test_each_revision_has_a_step(database_url: str) -> None:
     with connected(database_url) as connection:
         script = ScriptDirectory.from_config(migrations._config(connection))
     assert [step.revision for step in script.walk_revisions()][::-1] == list(migrations.REVISIONS)
-
-
-#: What a later version may bring: a step that changes a table with partitions.
-_LATER = """
-from alembic import op
-revision, down_revision = "0.2", "0.1"
-def upgrade():
-    op.execute("alter table coordinator.half add column later int")
-"""
-
-
-@pytest.fixture
-def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This version has one step more."""
-    scripts = tmp_path / "alembic"
-    shutil.copytree(migrations._SCRIPTS, scripts)
-    (scripts / "versions" / "0002_later.py").write_text(_LATER, "utf-8")
-    monkeypatch.setattr(migrations, "_SCRIPTS", scripts)
-    monkeypatch.setattr(migrations, "REVISIONS", ("0.1", "0.2"))
 
 
 @pytest.mark.rule("F6")
@@ -156,13 +172,13 @@ def test_a_store_of_the_version_before_is_refused_until_it_is_migrated(
             )
         )
         connection.commit()
-    migrate(database_url)
+    migrate(database_url=database_url)
     said = capsys.readouterr()
     assert said.out == "database schema is at 0.2 now, was at 0.1\n"
     assert said.err == "instances of the service that are alive: 1; stop those of the version before\n"
     with connected(database_url) as connection:
         migrations.check(connection)
-    migrate(database_url)
+    migrate(database_url=database_url)
     assert capsys.readouterr() == ("database schema is at 0.2 already\n", "")
 
 

@@ -106,7 +106,7 @@ class ControlEnd(LinkEnd):
     number = 0
 
     user_id = None
-    may_look = may_manage = False
+    may_query = may_manage = False
 
     def may_decide(self, group: str, *, own: bool) -> bool:
         return group == self.group
@@ -313,5 +313,5 @@ class CheckerEnd:
         self.room -= 1
         self.came.append((due, truth.number_of(octets)))
 
-    def looked(self) -> None:
+    def none_due(self) -> None:
         self.has_looked = True

@@ -202,7 +202,7 @@ class InProcess(Driver):
             "octets of transactions": memory.transactions + memory.parked + registry.spool_room._used,
             "octets of windows": memory.windows,
             "entries held": sum(len(queue.held) for queue in queues),
-            "units that wait": waiting.count + waiting.octets,
+            "units that wait": waiting.count + service.commit._waiting_octets,
         }
 
     def settle(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark import ledger
-from spark.books.consumption import consumer_findings, groups_named, in_shell, taken
+from spark.books.consumption import consumer_findings, fates, groups_named, in_shell
 from spark.books.description import BookError, ConsumerBookDescription, describe
 from spark.books.rows import open_book
 from spark.directory import Directory
@@ -247,7 +247,7 @@ def compare(
     read = tables["half"].where(period.read("half"))
     stated = ledger.states(ledger.halves(read, period), ledger.decisions(tables["op"]), period)
     stated = ledger.with_txn_id(stated)
-    messages = taken(picked, groups, stated=stated, op=tables["op"], entry=tables["entry"]).cache()
+    messages = fates(picked, groups, stated=stated, op=tables["op"], entry=tables["entry"]).cache()
     return consumer_findings(book, messages, period, NOW, groups=groups, complete=complete).collect()
 
 

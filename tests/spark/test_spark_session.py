@@ -118,7 +118,7 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.driver.defaultJavaOptions": f"-Xlog:class+load:file={loaded} {G1}",
+        "spark.driver.defaultJavaOptions": f"-Xlog:class+load:file={loaded} {G1} -XX:TieredStopAtLevel=1",
     }
     code = (
         "import os\n"

@@ -20,7 +20,7 @@ def look(
     """One look, after which nothing is left before it begins, or ``left`` on; what it looked at."""
     wanted = marks.wanted(7, now)
     assert wanted.most == 7
-    marks.looked(wanted.low if left is None else left, full=full, seconds=seconds)
+    marks.scanned(wanted.low if left is None else left, full=full, seconds=seconds)
     return wanted.low, wanted.high
 
 

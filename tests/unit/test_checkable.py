@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.checkable import NOTHING_ASKED, CheckTerms, OwnCheckTerms, asked_terms, producer_group, terms
+from coordinator.checkable import NO_OWN_TERMS, CheckTerms, OwnCheckTerms, producer_group, read_check_terms, terms
 from coordinator.errors import Condition, Refusal
 from coordinator.settings import CheckSettings
 from store.codec.values import Symbol
@@ -40,22 +40,22 @@ def test_what_no_producer_group_can_be_called(name: object) -> None:
 )
 def test_what_a_client_may_ask_for(name: str, field: int, least: int, most: int, what: str) -> None:
     for value in (least, least + 1, most):
-        asked = asked_terms({name: value, "other": "x"}, "the property ")
+        asked = read_check_terms({name: value, "other": "x"}, "the property ")
         assert asked == OwnCheckTerms(*(value if number == field else None for number in range(3)))
     for wrong in (least - 1, most + 1, True, 1.5, "6"):
         with pytest.raises(Refusal, match=f"expected {what} from {least} to {most}") as refused:
-            asked_terms({name: wrong}, "the property ")
+            read_check_terms({name: wrong}, "the property ")
         assert refused.value.description.startswith(f"the property {name} is '{wrong}'; ")
         assert refused.value.condition is Condition.INVALID_FIELD
     with pytest.raises(Refusal) as refused:
-        asked_terms({name: "6\n" * 1000}, "the property ")
+        read_check_terms({name: "6\n" * 1000}, "the property ")
     assert refused.value.description.isprintable()
     assert len(refused.value.description) < 300
 
 
 @pytest.mark.rule("H7")
 def test_what_the_client_does_not_ask_for_is_as_the_settings_say() -> None:
-    assert asked_terms({}, "") == NOTHING_ASKED
+    assert read_check_terms({}, "") == NO_OWN_TERMS
     assert terms(CheckSettings()) == CheckTerms(6_000, 30_000, 15)
     assert terms(CheckSettings(interval_seconds=0.05, most=2)) == CheckTerms(6_000, 50, 2)
 
@@ -63,7 +63,7 @@ def test_what_the_client_does_not_ask_for_is_as_the_settings_say() -> None:
 @pytest.mark.rule("H7")
 def test_what_a_message_asks_for_goes_before_what_the_link_asked_for() -> None:
     link = OwnCheckTerms(1, 2_000, None)
-    assert NOTHING_ASKED.before(link) == link
+    assert NO_OWN_TERMS.before(link) == link
     assert OwnCheckTerms(5, None, 3).before(link) == OwnCheckTerms(5, 2_000, 3)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.checkable import NOTHING_ASKED, CheckTerms, OwnCheckTerms
+from coordinator.checkable import NO_OWN_TERMS, CheckTerms, OwnCheckTerms
 from coordinator.in_store import InStore, RowState
 from store.commit.batch import Batch
 
@@ -21,7 +21,7 @@ TERMS = CheckTerms(6000, 30_000, 15)
 def in_store(monkeypatch: pytest.MonkeyPatch) -> InStore:
     txn: Any = SimpleNamespace(id=ID, registered=False, control=SimpleNamespace(number=1))
     monkeypatch.setattr(InStore, "declared", lambda _, terms: terms)
-    return InStore(txn, "shop", TERMS, NOTHING_ASKED)
+    return InStore(txn, "shop", TERMS, NO_OWN_TERMS)
 
 
 def _entered(in_store: InStore, *batches: Batch) -> list[tuple[dict[bytes, Any], dict[bytes, Any], dict[bytes, None]]]:
@@ -52,6 +52,6 @@ def test_in_one_batch_the_last_message_says_how_it_is_checked(in_store: InStore,
     in_store.txn.registered = registered
     batch = Batch()
     in_store.enter(batch)
-    in_store.asked = OwnCheckTerms(immunity_ms=500)
+    in_store.own_terms = OwnCheckTerms(immunity_ms=500)
     written = {ID: TERMS._replace(immunity_ms=500)}
     assert _entered(in_store, batch) == [({}, written, {}) if registered else (written, {}, {})]

@@ -447,7 +447,7 @@ def test_which_dispositions_are_plain(fields: bytes, plain: bool) -> None:
     """Those by a receiver that are whole, and name what was not named."""
     octets, channel = frame(b"\x00\x53\x15" + fields), Channel(0)
     channels: dict[frames.Key, Channel] = {(b"\x00\x00", None): channel}
-    told: frames.Told = {}
+    told: frames.Named = {}
     assert frames.plain(octets, 0, channels, told) == (len(octets) if plain else 0)
     assert bool(told) is plain
     assert frames.plain(octets, 0, channels, told) == 0

@@ -25,13 +25,13 @@ from coordinator.address.addresses import dead_letter_name, is_too_long
 from coordinator.commands import administration
 from coordinator.process import logs
 from coordinator.process.measuring import registry
-from coordinator.process.telling import Workers
+from coordinator.process.worker_reports import Workers
 from coordinator.settings import LogSettings, SettingsInvalid, load
 from spark.finding import Finding
 from spark.metrics import AddressBalance, Metrics, Outcomes
 from spark.report import render
 from spark.results import Findings, write_findings
-from store.figures import AddressFigures, Decided, GroupFigures, Seen, Undecided
+from store.figures import AddressFigures, Decided, Figures, GroupFigures, Undecided
 from tests.fix_hostile import HOSTILE, Skeleton, harmful
 from tests.fix_reports import AT, BALANCE, SHOP, a_day, a_report
 from tests.tables import all_cases
@@ -153,7 +153,7 @@ def test_an_address_made_of_it_is_printable(value: str) -> None:
 # -- metrics
 
 
-def _seen(value: str) -> Seen:
+def _seen(value: str) -> Figures:
     """A look into a store where all that clients name is called ``value``, and the rest of them has no name."""
     figures = {"ready": 1, "inflight": 1, "scheduled": 1, "failed": 1, "estimated": 0}
     halves = (AddressFigures(address=value, count=1), AddressFigures(address=None, count=1))
@@ -167,7 +167,7 @@ def _seen(value: str) -> Seen:
     }
     decided = Decided()
     decided.counts[("commit", "discharged")] = 7
-    return Seen(
+    return Figures(
         decided=decided,
         entries=(
             GroupFigures(address=value, group=value, **figures),

@@ -77,7 +77,7 @@ def test_what_the_store_says_of_retirements_comes_before_their_decision(
     """Their batch may be in doubt while the notice comes: taken for not held, they would never be let go of."""
     in_store.retire(entry, ACCEPTED, True)
     [unit] = host.units
-    in_store.ask_what_became()
+    in_store.query_decision()
     assert host.questions == []
     unit.durable()
     [found] = host.questions
@@ -90,7 +90,7 @@ def test_what_the_store_says_of_retirements_comes_before_their_decision(
 def test_a_retirement_that_is_added_while_it_asks(host: Host, in_store: InStore, entry: Entry) -> None:
     in_store.retire(entry, ACCEPTED, True)
     host.units[0].durable()
-    in_store.ask_what_became()
+    in_store.query_decision()
     in_store.retire(entry, Outcome(Kind.RELEASED), True)
     host.questions[0](COMMIT)
     assert host.left == []
@@ -105,7 +105,7 @@ def test_where_the_store_cannot_say_what_another_decided_it_asks_again(
 ) -> None:
     in_store.retire(entry, ACCEPTED, True)
     host.units[0].durable()
-    in_store.ask_what_became()
+    in_store.query_decision()
     host.questions[0](StoreUnavailable("no answer"))
     [again] = host.timers
     again()

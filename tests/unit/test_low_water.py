@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import store.loop
 from coordinator.group import window as window_module
 from coordinator.group.entries import Entry
 from coordinator.group.window import Window
@@ -28,7 +29,7 @@ class Loads:
     def ask(self) -> None:
         self.marks = list(self.window.low.marks)
         self.asked_above.append(self.marks[0])
-        self.window.asks()
+        self.window.load_sent()
 
     def answer(self, *found: tuple[int, int], complete: bool, late: bool = False) -> None:
         """``found``: priorities and ids. ``late``: there was news since the store was asked."""
@@ -48,11 +49,11 @@ class Loads:
         """As the queue does: where nothing is found above the mark, that says little."""
         self.window.in_store(None, None)
         self.ask()
-        self.answer(*found, complete=complete if found else self.window.low.looks_at_all)
+        self.answer(*found, complete=complete if found else self.window.low.reads_all)
 
     def look(self) -> None:
         """The time for it has come."""
-        self.window.look_at_all(by_range=False)
+        self.window.read_all_next(by_range=False)
 
 
 @pytest.fixture(autouse=True)
@@ -94,18 +95,19 @@ def test_all_is_looked_at_by_and_by_once_for_any_number_of_news() -> None:
 def test_a_store_that_is_long_to_look_through_is_looked_through_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = Loads()
     clock = [100.0]
-    monkeypatch.setattr(window_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for module in (window_module, store.loop):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     loads.ask()
     clock[0] += 0.5
     loads.answer(complete=True)
     loads.load(NEWEST)
-    assert loads.looks[0] == pytest.approx(10.0)
+    assert loads.looks[0] == pytest.approx(9.5)
 
 
 def test_a_look_that_lasted_for_long_does_not_put_off_the_next_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process may have been stopped meanwhile."""
-    monkeypatch.setattr(window_module, "time", SimpleNamespace(monotonic=lambda: 100.0))
-    assert window_module.next_whole_look(90.0) == 130.0
+    monkeypatch.setattr(store.loop, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    assert window_module.WHOLE.after(90.0) == 130.0
 
 
 def test_all_is_looked_at_by_and_by_while_a_backlog_is_read() -> None:

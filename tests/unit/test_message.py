@@ -98,6 +98,7 @@ def test_a_first_delivery_says_that_it_is_one(octets: bytes) -> None:
         after = Message(first_delivery(octets))
         assert after.bare == before.bare
         assert after.annotations == before.annotations
+        assert not any(found.code == 0x71 for found in after.sections), "delivery annotations are for one hop"
         assert after.header.delivery_count == 0
         assert after.header.first_acquirer is not (
             before.header.first_acquirer is False and bool(before.header.delivery_count)

@@ -22,6 +22,6 @@ def test_the_nearer_the_mark_the_sooner_comes_the_next_look(free: int, low: bool
     """A second is long enough for posts to use up all that is left, and PostgreSQL ends without room for its log."""
     server = SimpleNamespace(free_bytes=lambda: free, data_dir="data")
     database = OwnDatabase(cast(Any, server), MARK)
-    assert database.look_at_disk(10.0) is low
-    assert not database.look_at_disk(10.0)
+    assert database.check_disk(10.0) is low
+    assert not database.check_disk(10.0)
     assert database.next_at == pytest.approx(10.0 + again)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.login.logins import origin_of
-from coordinator.login.password import LONGEST_WAIT_SECONDS, REFUSED, Challenge, Code, Comparison, Outcome, Say
+from coordinator.login.password import LONGEST_WAIT_SECONDS, REFUSED, Challenge, Code, Comparison, Outcome, Reply
 from coordinator.login.penalties import (
     FIRST_SECONDS,
     FORGOTTEN_SECONDS,
@@ -123,7 +123,7 @@ class Users:
     def decoy(self, mechanism: str, name: str) -> Verifier:
         return _VERIFIER
 
-    def look_up(self, name: str, mechanism: str, found: Callable[[Verifier | None], None], say: Say) -> None:
+    def look_up(self, name: str, mechanism: str, found: Callable[[Verifier | None], None], say: Reply) -> None:
         found(_VERIFIER if name == "alice" else None)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:

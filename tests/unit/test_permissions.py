@@ -188,7 +188,7 @@ def test_a_change_is_told_to_those_whom_it_changes(store: Store, known: Permissi
         store.answer()
     store.users = {"bob": _granted("b")}
     store.changes += 1
-    known.look()
+    known.refresh()
     assert store.answer() == []
     assert sorted(store.answer()) == ["alice", "bob"]
     assert (alice.heard, bob.heard, none.heard) == ([_granted()], [_granted(), _granted("b")], [_granted()])
@@ -204,7 +204,7 @@ def test_a_change_is_told_to_those_whom_it_changes(store: Store, known: Permissi
 def test_a_notice_during_a_question_has_it_asked_again(store: Store, known: Permissions) -> None:
     alice = Holder("alice")
     known.enter(alice)
-    known.look()
+    known.refresh()
     assert store.answer() == ["alice"]
     store.users, store.changes = {"alice": _granted("a")}, 2
     assert store.answer() == []

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from coordinator.process import measuring
 from coordinator.process.children import Supervising
-from coordinator.process.measuring import LOOK_SECONDS, Measuring
+from coordinator.process.measuring import POLL_SECONDS, Measuring
 from coordinator.settings import Settings
-from store.figures import Decided, Seen, State
+from store.figures import Decided, Figures, State
 from tests.tables import all_cases
 
 pytestmark = pytest.mark.rule("H19")
@@ -50,22 +50,22 @@ def test_before_the_first_look_it_is_not_ready() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert Measuring("postgresql://", Supervising(ours), [], Settings(), None).wanting() != []
-        assert Measuring("postgresql://", Supervising(ours), [], Settings(), None).seen() is None
+        assert Measuring("postgresql://", Supervising(ours), [], Settings(), None).figures() is None
 
 
 def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(measuring, "POLL_SECONDS", 0.01)
     ours, theirs = socket.socketpair()
     looks = [("entries",), ("entries",), ("entries", "undecided"), (), ()]
     with ours, theirs, capture_logs() as told:
         of = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
 
-        def look() -> Seen:
+        def look() -> Figures:
             if len(looks) == 1:
                 theirs.close()
-            return Seen(decided=Decided(), failed=looks.pop(0))
+            return Figures(decided=Decided(), failed=looks.pop(0))
 
-        monkeypatch.setattr(of._looks, "look", look)
+        monkeypatch.setattr(of._reader, "read", look)
         of.run()
     missing = {"event": "metrics are missing", "log_level": "warning", "seconds": 0.0}
     assert told == [
@@ -78,9 +78,9 @@ def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("state", "seconds", "pause"),
     [
-        (None, 7.0, LOOK_SECONDS),
-        (State(schema=True), 0.1, LOOK_SECONDS),
-        (State(schema=True), 7.0, 140.0),
+        (None, 7.0, POLL_SECONDS),
+        (State(schema=True), 0.1, POLL_SECONDS),
+        (State(schema=True), 7.0, 133.0),
     ],
     ids=["no store", "a short look", "a long look"],
 )
@@ -91,8 +91,8 @@ def test_looks_take_a_part_of_the_time_and_a_store_that_is_away_is_looked_for_ag
     ours, theirs = socket.socketpair()
     with ours:
         of = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
-        seen = Seen(state=state, decided=Decided(), seconds=seconds)
-        monkeypatch.setattr(of._looks, "look", lambda: seen)
+        seen = Figures(state=state, decided=Decided(), seconds=seconds)
+        monkeypatch.setattr(of._reader, "read", lambda: seen)
         theirs.close()
         of.run()
     assert of._last == (seen, 1000.0 + pause)
@@ -103,5 +103,5 @@ def _measuring(state: State | None, since: float) -> Measuring:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         of = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
-    of._last = (Seen(state=state, decided=Decided()), time.monotonic() - since)
+    of._last = (Figures(state=state, decided=Decided()), time.monotonic() - since)
     return of

@@ -28,6 +28,25 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
+@all_cases("page", _PAGES)
+def test_anchors_of_links_are_headings(page: Path) -> None:
+    targets = [target.partition("#") for target in links(page.read_text("utf-8")) if "#" in target]
+    missing = [
+        f"{name}#{anchor}"
+        for name, _, anchor in targets
+        if name.endswith(".md") or not name
+        if anchor not in _anchors(page.parent / name if name else page)
+    ]
+    assert missing == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """Those of its headings: small letters, dashes for spaces, and no other marks. No page has a heading twice."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @all_cases("page", sorted((ROOT / "examples").glob("*/README.md")))
 def test_examples_make_the_folder_build_before_they_use_it(page: Path) -> None:
     """A clean clone has none."""

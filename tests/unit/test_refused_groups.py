@@ -164,7 +164,7 @@ def test_the_pauses_grow_with_each_time_that_one_comes_back(clock: Clock, worker
     """And begin anew with what was not offered before."""
     worker.come(-1)
     run(clock, 120, worker.look)
-    looks = [seconds for seconds, what in worker.pauses if what == worker.queue.refused._look]
+    looks = [seconds for seconds, what in worker.pauses if what == worker.queue.refused._load_offered]
     assert looks[:11] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 10.0, 10.0]
     times = [at for at, _ in worker.released]
     apart = [round(after - before, 1) for before, after in pairwise(times)]

@@ -182,7 +182,7 @@ class _Looking(Browsing):
         self._stale, self._again, self._at = {}, set(), {}
         self._loading, self.open = False, True
         self._queue: Any = SimpleNamespace(touch=lambda: None)
-        self.came()
+        self.arrived()
 
     def _show(self, rows: Any) -> tuple[int, int] | None:
         return rows[-1] if rows else None
@@ -192,7 +192,7 @@ class _Looking(Browsing):
 def test_a_browser_forgets_no_message_that_comes_while_it_looks() -> None:
     """It may be before what the question under way has found, or the question saw the store before it."""
     browser = _Looking()
-    browser.came()
+    browser.arrived()
     browser._loaded(Rank.URGENT, _row(8, 5))
     assert browser._stale[Rank.URGENT] == (8, 5)  # it goes on from there
     browser._loaded(Rank.URGENT, [])
@@ -213,7 +213,7 @@ def test_a_browser_looks_at_each_rank_however_many_messages_come() -> None:
     for number in range(80):
         rank = min(browser._stale)
         looked.append(rank)
-        browser.came()
+        browser.arrived()
         browser._loaded(rank, _row(4, number) if rank is Rank.NORMAL and number < 30 else [])
     assert {rank: looked.count(rank) > 5 for rank in Rank} == dict.fromkeys(Rank, True)
 

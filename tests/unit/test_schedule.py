@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.group import schedule, window
+import store.loop
+from coordinator.group import schedule
 from coordinator.group.entries import now_micros
 from coordinator.group.schedule import Schedule
 from store.errors import StoreError, StoreUnavailable
@@ -115,7 +116,7 @@ def test_what_was_made_due_during_a_look_is_looked_for_after_it() -> None:
     instance.schedule.notified("")
     instance.answered(nothing_due(None))
     assert instance.looks[-1] == 0
-    instance.schedule._look()
+    instance.schedule._query()
     instance.answered(nothing_due(None))
     assert instance.looks[-1] > 0
 
@@ -158,8 +159,8 @@ def test_what_is_posted_here_late_is_not_passed_over(early: bool) -> None:
 
 def test_what_others_post_late_is_found_by_a_look_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(window, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(schedule, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for module in (schedule, store.loop):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     instance = Instance()
     clock[0] += 0.1
     instance.answered(nothing_due(None))

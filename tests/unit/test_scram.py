@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.login import password, verifiers
-from coordinator.login.password import Challenge, Code, Outcome, Say
+from coordinator.login.password import Challenge, Code, Outcome, Reply
 from store.users import Verifier
 from tests.tables import all_cases
 
@@ -21,11 +21,11 @@ class Pencils:
     def __init__(self, mechanism: str, salt: bytes) -> None:
         self._verifier = verifiers.derived(mechanism, "pencil", salt, 4096)
 
-    def look_up(self, name: str, mechanism: str, then: Callable[[Verifier], None], say: Say) -> None:
+    def look_up(self, name: str, mechanism: str, then: Callable[[Verifier], None], say: Reply) -> None:
         assert name == self.user
         then(self._verifier)
 
-    def compare(self, fits: Callable[[Verifier], Outcome | None], say: Say) -> None:
+    def compare(self, fits: Callable[[Verifier], Outcome | None], say: Reply) -> None:
         say(fits(self._verifier) or Outcome(Code.AUTH))
 
 

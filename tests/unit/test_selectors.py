@@ -369,14 +369,14 @@ def test_a_consumer_without_room_does_not_put_off_the_next_look_at_everything(mo
     consumer: Any = SimpleNamespace(room=0, draining=False)
     search = Search(queue, consumer, Selector("a = 1"))
     queue.searches.append(search)
-    search._look_at_all()
+    search._read_all()
     for room in (0, 10):
         consumer.room = room
         search.advance()
         clock.now += 600 if not room else 0.5
-    search._seen(search._cursors[1], [])
-    search.came(None, None)
-    assert timers["_look_at_all"] == 10.0
+    search._read(search._cursors[1], [])
+    search.arrived(None, None)
+    assert timers["_read_all"] == 9.5
 
 
 def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -> None:
@@ -403,7 +403,7 @@ def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -
     rows: Any = [(number, number, b"%d" % number, 0, 0, b"", False, 4, 0) for number in (1, 2, 3)]
     for seen in ([b"1"], [b"1", b"2"], [b"1", b"2", b"3"]):
         share.renew()
-        search._seen(search._cursors[1], [row for row in rows if row[0] > search._cursors[1].at[1]])
+        search._read(search._cursors[1], [row for row in rows if row[0] > search._cursors[1].at[1]])
         assert looked == seen
         assert search._cursors[1].stale
     assert len(touched) == 3

@@ -53,6 +53,59 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
     assert load().workers == 7
 
 
+URL = "postgresql://coordinator:secret@db/coordinator"
+
+
+def _with_url(folder: Path, text: str = URL + "\n", mode: int = 0o440) -> Path:
+    file = folder / "database-url"
+    file.write_text(text)
+    file.chmod(mode)
+    return file
+
+
+def _url(settings: Settings) -> str:
+    assert settings.database_url is not None
+    return settings.database_url.get_secret_value()
+
+
+def test_the_url_of_the_database_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f'database_url_file = "{_with_url(tmp_path)}"')
+    assert _url(load(config=config)) == URL
+    # As any other value: what comes later wins, and may itself be in a file.
+    monkeypatch.setenv("COORDINATOR_DATABASE_URL", "postgresql://elsewhere/coordinator")
+    assert _url(load(config=config)) == "postgresql://elsewhere/coordinator"
+    monkeypatch.delenv("COORDINATOR_DATABASE_URL")
+    config.write_text('database_url = "postgresql://elsewhere/coordinator"')
+    monkeypatch.setenv("COORDINATOR_DATABASE_URL_FILE", str(_with_url(tmp_path)))
+    assert _url(load(config=config)) == URL
+    assert _url(load({"database_url": "postgresql://flag/coordinator"}, config)) == "postgresql://flag/coordinator"
+
+
+@pytest.mark.rule("S8")
+def test_a_file_that_cannot_have_the_url_is_named_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = "COORDINATOR_DATABASE_URL_FILE"
+
+    def said(text: str = URL, mode: int = 0o440) -> str:
+        monkeypatch.setenv(variable, str(_with_url(tmp_path, text, mode)))
+        with pytest.raises(SettingsInvalid) as refused:
+            load()
+        assert "secret" not in str(refused.value)
+        return str(refused.value)
+
+    assert "database_url_file: " in said(mode=0o444)
+    assert "all users may read it (mode 444); expected 600" in said(mode=0o444)
+    assert "expected postgresql://user:password@host:port/database in it" in said("mysql://coordinator:secret@db")
+    monkeypatch.setenv("COORDINATOR_DATABASE_URL", URL)
+    assert "environment: database_url, database_url_file: expected one of the two" in said()
+    monkeypatch.delenv("COORDINATOR_DATABASE_URL")
+    monkeypatch.setenv(variable, str(tmp_path / "absent"))
+    with pytest.raises(SettingsInvalid, match=r"database_url_file: .*absent: No such file or directory"):
+        load()
+
+
 def test_sizes_may_have_units(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[transaction]\nmax_bytes = "1 MiB"')
@@ -65,6 +118,15 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load()
     assert settings.listen == ("amqp://a:1", "amqp://[::1]:2")
     assert settings.addresses.patterns[0].routing == "topic"
+
+
+def test_where_applications_connect_is_apart_from_where_clients_do() -> None:
+    settings = load({"listen": ["postgresql://[::1]:5433", "amqp://a:1"]})
+    assert settings.clients == ("amqp://a:1",)
+    assert str(settings.applications) == "postgresql://[::1]:5433"
+    assert load({"listen": ["amqp://a:1"]}).applications is None
+    with pytest.raises(SettingsInvalid, match="database_url: listen has postgresql://, which is for the embedded"):
+        load({"listen": ["postgresql://[::1]:5433", "amqp://a:1"], "database_url": "postgresql://db/secret"})
 
 
 @pytest.mark.parametrize(
@@ -82,6 +144,23 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("COORDINATOR_LISTEN", "https://a:1", "https://a:1: expected amqp://host:port or amqps://host:port"),
         ("COORDINATOR_LISTEN", "amqp://a:b", "COORDINATOR_LISTEN: listen: amqp://a:b: the port is not a number"),
         ("COORDINATOR_LISTEN", "", "COORDINATOR_LISTEN: listen: .*at least 1 item"),
+        ("COORDINATOR_LISTEN", "amqp://a,postgresql://0.0.0.0:5433", "this machine alone, expected postgresql://127.0"),
+        (
+            "COORDINATOR_LISTEN",
+            "amqp://a,postgresql://db.example:5433",
+            "listen: postgresql://db.example:5433: the emb",
+        ),
+        (
+            "COORDINATOR_LISTEN",
+            "amqp://a,postgresql://127.0.0.1:0",
+            "this machine alone, expected postgresql://127.0.0",
+        ),
+        ("COORDINATOR_LISTEN", "postgresql://127.0.0.1:5433", "listen: expected amqp://host:port or amqps://host:port"),
+        (
+            "COORDINATOR_LISTEN",
+            "amqp://a,postgresql://[::1],postgresql://localhost",
+            "expected postgresql://host:port once",
+        ),
         ("COORDINATOR_ADDRESSES__PATTERNS", "[", "COORDINATOR_ADDRESSES .*expected JSON"),
         (
             "COORDINATOR_ADDRESSES__CREATE",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.process.children import Offered
-from coordinator.process.telling import Workers
+from coordinator.process.worker_reports import Workers
 from store.figures import BATCH_ROWS, COMMIT_SECONDS, Histogram
 
 pytestmark = pytest.mark.rule("H19")
@@ -29,11 +29,11 @@ def _figures(count: int, connections: int = 0) -> dict[str, Any]:
 
 def test_what_a_worker_that_died_has_counted_stays() -> None:
     workers = Workers()
-    workers.told(0, 10, _figures(1, connections=4))
-    workers.told(1, 11, _figures(5, connections=1))
-    workers.told(0, 10, _figures(2, connections=3))
+    workers.receive(0, 10, _figures(1, connections=4))
+    workers.receive(1, 11, _figures(5, connections=1))
+    workers.receive(0, 10, _figures(2, connections=3))
     assert workers.counted().checks == [21, 14, 7]
-    workers.told(0, 12, _figures(1, connections=2))  # another process in its place
+    workers.receive(0, 12, _figures(1, connections=2))  # another process in its place
     counted = workers.counted()
     assert (counted.rows[0], counted.rows_total) == (8, 8)
     assert (counted.seconds[-1], counted.seconds_total) == (8, 160.0)

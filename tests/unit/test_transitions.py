@@ -16,7 +16,7 @@ from coordinator.bounds import Bounds
 from coordinator.checkable import CheckTerms, OwnCheckTerms
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
-from coordinator.in_store import look_at_group
+from coordinator.in_store import apply_producer_group
 from coordinator.instance import Instance
 from coordinator.memory import Account
 from coordinator.outcomes import ACCEPTED, FAILED, Outcome
@@ -185,7 +185,7 @@ def _durable(txn: Transaction) -> None:
 def _made_checkable(txn: Transaction) -> None:
     """By a message that names the producer group; what is posted already is durable at once."""
     address: Any = SimpleNamespace(name="a", groups=1, transactional=False, check_terms=OwnCheckTerms())
-    look_at_group(txn, Facts(producer_group="shop"), address, CheckTerms(0, 1, 1))
+    apply_producer_group(txn, Facts(producer_group="shop"), address, CheckTerms(0, 1, 1))
 
 
 def _checkable(txn: Transaction) -> None:

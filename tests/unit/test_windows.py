@@ -47,7 +47,7 @@ def test_what_comes_back_is_waited_for_before_what_is_newer_is_read(loads: Loads
     queue.pump()
     assert consumer.got == [1]
     entry.met(OUTCOME)
-    queue.comes_back(entry)
+    queue.expect_return(entry)
     consumer.has = 1
     queue.changed(consumer)
     queue.pump()
@@ -112,7 +112,7 @@ def test_what_is_first_in_a_window_and_whether_it_waits_for_the_store(
     if news is not None:
         window.in_store(news, None)
     if found:
-        window.asks()
+        window.load_sent()
         came = entries(found)
         window.put(came)
         window.loaded(came, complete=False, version=window.version)

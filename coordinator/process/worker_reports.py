@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from coordinator.service import Service
 
 #: seconds between two reports of a worker
-TELL_SECONDS = 2.0
+REPORT_SECONDS = 2.0
 #: Seconds after which an uncommitted batch is logged, and the service is not ready.
 LONG_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
 
 
-class Telling:
+class Reporting:
     """The worker's side: reports every few seconds, and never waits for the supervisor."""
 
     def __init__(
@@ -41,10 +41,10 @@ class Telling:
         self._turn()
 
     def _turn(self) -> None:
-        self._service.loop.call_later(TELL_SECONDS, self._turn)
+        self._service.loop.call_later(REPORT_SECONDS, self._turn)
         commit, checks = self._service.commit, self._service.checks
         waits, why = commit.waits
-        self._look(waits, why)
+        self._check_commit(waits, why)
         self._supervising.offer(
             figures={
                 "connections": len(self._connections),
@@ -58,7 +58,7 @@ class Telling:
             }
         )
 
-    def _look(self, waits: float, why: str) -> None:
+    def _check_commit(self, waits: float, why: str) -> None:
         if waits > LONG_SECONDS and not self._stands:
             hint = str(from_sqlstate(why)) if why else "coordinator check says which session holds it up"
             log.error("the store does not commit: clients wait", seconds=round(waits), hint=hint)
@@ -97,22 +97,22 @@ class Workers:
 
     def __init__(self) -> None:
         #: the counts of ended workers; and process and figures by the worker's number. Replaced as a whole
-        self._told: tuple[Counted, dict[int, tuple[int, Mapping[str, Any]]]] = Counted(), {}
+        self._reports: tuple[Counted, dict[int, tuple[int, Mapping[str, Any]]]] = Counted(), {}
 
-    def told(self, worker: int, pid: int, figures: Mapping[str, Any]) -> None:
-        ended, last = self._told
+    def receive(self, worker: int, pid: int, figures: Mapping[str, Any]) -> None:
+        ended, last = self._reports
         before = last.get(worker)
         if before is not None and before[0] != pid:
             ended = _sum(vars(ended), before[1])
-        self._told = ended, {**last, worker: (pid, figures)}
+        self._reports = ended, {**last, worker: (pid, figures)}
 
     def now(self, name: str) -> dict[int, float]:
         """Return ``connections``, ``links`` or ``commit_waits``, by worker."""
-        _, last = self._told
+        _, last = self._reports
         return {worker: float(figures[name]) for worker, (_, figures) in last.items()}
 
     def counted(self) -> Counted:
-        ended, last = self._told
+        ended, last = self._reports
         return _sum(vars(ended), *(figures for _, figures in last.values()))
 
 

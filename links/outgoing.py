@@ -127,7 +127,7 @@ class Delivering(Link):
             self.connection.starved[self] = None
             return
         self._drains = False
-        # A peer that lowers its credit below what is on its way leaves less than none: the engine would count that back.
+        # A peer that lowers its credit below what is on its way leaves less than none: the engine would take that back.
         if engine.link_credit(self.pointer) > 0:
             engine.link_drained(self.pointer)
         elif self._owes_flow:

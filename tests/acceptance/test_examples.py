@@ -125,6 +125,7 @@ def test_examples_in_python_end_when_the_service_is_stopped(
             time.sleep(0.05)
     service.stop()
     said = [program.communicate(timeout=PATIENCE)[1] for program in programs]
+    service.restart()
     assert [program.returncode for program in programs] == [1, 1]
     assert all(f"error: no connection to {service.url}: " in each for each in said), said
 

@@ -114,7 +114,10 @@ def test_examples_in_python_end_when_the_service_is_stopped(
     begin_at(service).sender(address).outcome(data(b'{"order": 1}'))
     programs = [
         subprocess.Popen([*command, "--url", service.url], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-        for command in ([*ORDERS_PYTHON, "place", "--orders", "1000000"], [*shipping, "--database", url])
+        for command in (
+            [*ORDERS_PYTHON, "place", "--address", "left", "--orders", "1000000"],
+            [*shipping, "--database", url],
+        )
     ]
     at_work = """select exists (select from coordinator.outcome)
         and not exists (select from coordinator.entries where address = %s)"""
@@ -125,6 +128,7 @@ def test_examples_in_python_end_when_the_service_is_stopped(
             time.sleep(0.05)
     service.stop()
     said = [program.communicate(timeout=PATIENCE)[1] for program in programs]
+    service.restart()
     assert [program.returncode for program in programs] == [1, 1]
     assert all(f"error: no connection to {service.url}: " in each for each in said), said
 

@@ -115,8 +115,11 @@ def test_a_consumer_gets_nothing(service: Service, begin: Begin) -> None:
     post(session, "orders", b"1", b"2", b"3")
     consumer.receiver("orders").take_many(3)
     consumer.receiver("orders::billing")
-    accept(session.sender("orders"), b"4", in_group(session).declare())
+    control = in_group(session)
+    txn = control.declare()
+    accept(session.sender("orders"), b"4", txn)
     Symptom("A consumer gets nothing").is_shown(service)
+    control.discharge(txn, fail=True)
 
 
 def test_messages_come_again(service: Service, begin: Begin, ask: Ask) -> None:

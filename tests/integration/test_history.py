@@ -186,7 +186,7 @@ def test_messages_that_are_not_kept_any_more(lives: Lives) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "instance_id", "said"),
+    ("reason", "instance_id", "detail"),
     [
         ("timeout", 3, "its time was over (instance 3)"),
         ("link-lost", 3, "its control link was lost (instance 3)"),
@@ -199,11 +199,11 @@ def test_messages_that_are_not_kept_any_more(lives: Lives) -> None:
         (None, None, "discharged in SQL, by an operator or a statement in SQL"),
     ],
 )
-def test_who_has_decided_and_why(lives: Lives, reason: str | None, instance_id: int | None, as_utc: str) -> None:
+def test_who_has_decided_and_why(lives: Lives, reason: str | None, instance_id: int | None, detail: str) -> None:
     txn_id = lives.op("rollback", NOW, reason=reason, instance_id=instance_id)
     (_, decided) = lives.of(txn_id).sorted()
     assert (decided.what, decided.reason, decided.instance_id) == ("rolled back", reason, instance_id)
-    assert decided.detail == f"0 posted, 0 accepted: {as_utc}"
+    assert decided.detail == f"0 posted, 0 accepted: {detail}"
 
 
 def test_a_message_whose_transaction_is_nowhere(lives: Lives) -> None:

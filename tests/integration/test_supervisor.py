@@ -34,10 +34,8 @@ def _gone(*pids: int) -> None:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_the_service_manager_is_told_when_it_serves_and_stops(
-    serve: Serve, folder: Path, tmp_path: Path, abstract: bool
-) -> None:
-    address = f"coordinator-{os.getpid()}-told" if abstract else str(tmp_path / "notify")
+def test_the_service_manager_is_told_when_it_serves_and_stops(serve: Serve, folder: Path, abstract: bool) -> None:
+    address = f"coordinator-{os.getpid()}-told" if abstract else f"{folder}-n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.settimeout(60)
         manager.bind(f"\0{address}" if abstract else address)
@@ -50,8 +48,8 @@ def test_the_service_manager_is_told_when_it_serves_and_stops(
         assert manager.recv(4096) == b"STOPPING=1"
 
 
-def test_a_service_manager_that_is_not_there_is_logged(serve: Serve, folder: Path, tmp_path: Path) -> None:
-    service = serve("--data-dir", str(folder), NOTIFY_SOCKET=str(tmp_path / "absent"))
+def test_a_service_manager_that_is_not_there_is_logged(serve: Serve, folder: Path) -> None:
+    service = serve("--data-dir", str(folder), NOTIFY_SOCKET=f"{folder}-n")
     service.listening()
     assert service.end() == 0
     assert service.values("service manager not told", "reason") == ["No such file or directory"] * 2
@@ -200,7 +198,7 @@ from coordinator.process.children import Programs
 from coordinator.settings import load
 
 def watch(handed):
-    while handed.supervising.hear():
+    while handed.supervising.receive():
         pass
     return 0
 
@@ -232,7 +230,7 @@ def test_a_worker_that_dies_at_its_start_is_started_ever_more_slowly_and_ends_th
     assert service.values("listening", "pid") == []
 
 
-_READY = "handed.supervising.tell(ready=True)\nstatus = 1"
+_READY = "handed.supervising.send(ready=True)\nstatus = 1"
 
 
 def test_a_worker_that_fails_by_an_error_says_which(database_url: str) -> None:

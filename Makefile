@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve dist test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark fuzz watch-kills demo clean
+.PHONY: help serve dist test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark fuzz watch-kills demo release-check clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -123,6 +123,11 @@ docs:
 	@.ci/bootstrap check
 	@$(BIN)/uv run --quiet --no-project --no-config --python $(BIN)/python --with-requirements requirements/docs.txt \
 		mkdocs build --quiet --strict
+
+#: make release-check
+#:                  all that is to hold before a release, some hours: yes or no
+release-check:
+	@.ci/release-check
 
 #: make clean       remove .venv and everything built
 clean:

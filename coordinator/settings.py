@@ -114,12 +114,12 @@ def endpoint(url: str, schemes: tuple[str, ...] = AMQP) -> Endpoint:
 
 
 def _shown(value: str) -> str:
-    """``value`` in a line, without the user and the password of a URL that stands in the wrong place (S8)."""
+    """Return ``value`` in a line, without the user and the password of a URL that stands in the wrong place (S8)."""
     return printable(re.sub("://.*@", "://...@", value, flags=re.DOTALL), 80)
 
 
 def _commas(value: object) -> object:
-    """A list as text, as an environment variable gives it."""
+    """Return a list from text, as an environment variable gives it."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -483,12 +483,12 @@ class Settings(_Section):
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """Where clients connect."""
+        """Return where clients connect."""
         return tuple(url for url in self.listen if endpoint(url, AMQP + SQL).scheme in AMQP)
 
     @property
     def applications(self) -> Endpoint | None:
-        """Where applications reach the embedded server; None: nowhere."""
+        """Return where applications reach the embedded server; None: nowhere."""
         places = (endpoint(url, AMQP + SQL) for url in self.listen)
         return next((place for place in places if place.scheme in SQL), None)
 
@@ -526,7 +526,7 @@ class _Variables(Settings, BaseSettings):
 
 
 def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
-    """The settings of this process.
+    """Return the settings of this process.
 
     ``flags``: what the command line gave, by setting; ``config``: the TOML file, else the one of
     ``COORDINATOR_CONFIG``.
@@ -557,7 +557,7 @@ def _read(config: Path) -> dict[str, Any]:
 
 
 def _with_its_url(layer: dict[str, Any], source: str) -> dict[str, Any]:
-    """The layer with the database's URL from the file that it names: as any other value, a later layer's wins."""
+    """Return the layer with the database's URL from the file that it names; a later layer's wins."""
     path = layer.get("database_url_file")
     if not isinstance(path, str):
         return layer
@@ -596,7 +596,7 @@ def _known_variable(name: str) -> bool:
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later layers win; tables are merged, everything else is replaced."""
+    """Merge layers: later ones win; tables are merged, everything else is replaced."""
     result: dict[str, Any] = {}
     for layer in layers:
         for name, value in layer.items():

@@ -200,7 +200,7 @@ def set_(
 
 
 def _check_terms(*given: str | None) -> dict[str, int | None]:
-    """By their columns, those that are given."""
+    """Return the terms that are given, by their columns."""
     return {
         column: _check_term(option, value, least, most)
         for (option, column, least, most), value in zip(_CHECKS, given, strict=True)
@@ -209,7 +209,7 @@ def _check_terms(*given: str | None) -> dict[str, int | None]:
 
 
 def _check_term(option: str, text: str, least: int, most: int) -> int | None:
-    """As it is stored: milliseconds, or a number of checks; None: as the settings say."""
+    """Return a term as it is stored: milliseconds, or a number of checks; None: as the settings say."""
     if text == INHERIT:
         return None
     counts = option == "--check-most"

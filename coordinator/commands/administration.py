@@ -100,7 +100,7 @@ def database(config: Path | None, database_url: str | None, data_dir: Path | Non
 
 
 def database_of(found: Settings, database_url: str | None, data_dir: Path | None, status: int = 1) -> str:
-    """As :func:`database`, of settings that were read with the flags."""
+    """Do as :func:`database`, with settings that were read with the flags."""
     if database_url is not None and data_dir is not None:
         fail("--data-dir: a database URL is given too; leave one out", 2)
     from store.embedded.folder import default_data_dir
@@ -205,7 +205,7 @@ def defects_by_name() -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """One JSON document; times in ISO 8601, UTC."""
+    """Print one JSON document; times in ISO 8601, UTC."""
     for piece in json.JSONEncoder(default=_plain, indent=2, ensure_ascii=False).iterencode(value):
         # JSON escapes control characters below U+0020 alone; a terminal acts on others too
         shown = piece if piece.isprintable() else "".join(map(_harmless, piece))
@@ -214,8 +214,8 @@ def print_json(value: object) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """``columns`` of ``rows``, aligned, under their names; control characters in values are escaped. A long one moves
-    what comes behind it on its own line, and spreads no other.
+    """Print ``columns`` of ``rows``, aligned, under their names; control characters in values are escaped. A long one
+    moves what comes behind it on its own line, and spreads no other.
     """
     lines = [[name.replace("_", "-") for name in columns]]
     lines += [[_cell(row[name]) for name in columns] for row in rows]
@@ -227,7 +227,7 @@ def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) ->
 
 
 def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:
-    """All that the rows have as JSON, or ``columns`` of them as a table."""
+    """Print all that the rows have as JSON, or ``columns`` of them as a table."""
     if as_json:
         print_json(rows)
     else:
@@ -235,7 +235,7 @@ def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, 
 
 
 def print_pairs(values: Mapping[str, object]) -> None:
-    """One ``name: value`` a line."""
+    """Print one ``name: value`` a line."""
     width = max(len(name) for name in values) + 1
     for name, value in values.items():
         typer.echo(f"{name.replace('_', '-') + ':':<{width}} {_cell(value)}")

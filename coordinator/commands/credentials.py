@@ -1,4 +1,4 @@
-"""``--credentials``: where Spark's tasks find the URL of the store, of commands that run Spark."""
+"""``--credentials`` says where Spark's tasks find the URL of the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.commands.administration import database, fail
 
 
 def _absolute(file: Path | None) -> Path | None:
-    """Tasks have another working folder."""
+    """Return the absolute path: tasks have another working folder."""
     return None if file is None else file.absolute()
 
 

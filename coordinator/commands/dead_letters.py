@@ -134,7 +134,7 @@ def replay(
 
 
 class _Goals:
-    """Where letters go; each origin is looked up once."""
+    """Finds where letters go; it looks each origin up once."""
 
     def __init__(self, connection: Connection, box: str, to: str | None) -> None:
         self._connection = connection
@@ -197,7 +197,7 @@ def _group(connection: Connection, name: str) -> tuple[int, str]:
 
 
 def _all(connection: Connection, group: int) -> Iterator[Stored]:
-    """In pieces, as there may be many."""
+    """Yield the letters in pieces, as there may be many."""
     from store import dead_letters
 
     above = 0

@@ -96,7 +96,7 @@ def the_run(connection: Connection, number: int) -> Stored:
 
 
 def _known(kinds: Sequence[str], of: Stored) -> Sequence[str]:
-    """``kinds``; ends the command if one is unknown here, and to the run, which another version may have stored."""
+    """Return ``kinds``; ends the command if one is unknown here, and to the run, which may be another version's."""
     from spark.kinds import KINDS
 
     for each in kinds:

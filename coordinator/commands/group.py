@@ -44,7 +44,9 @@ def retry_policy(text: str) -> str:
 
 
 def expiry_policy(text: str, *, inherited: bool = False) -> str:
-    """It, as it is stored; ends the command if ``text`` is none. ``inherited``: whether it may be taken back."""
+    """Return the policy as it is stored; ends the command if ``text`` is none. ``inherited``: whether it may be taken
+    back.
+    """
     if text not in ("drop", "dead-letter"):
         expected = f"drop, dead-letter or {INHERIT}" if inherited else "drop or dead-letter"
         fail(f"--on-expiry: expected {expected}, not {text[:40]!r}", 2)

@@ -1,5 +1,5 @@
-"""What the store needs now and then: partitions ahead, retention, a sweep. The supervisor starts a child for each run,
-so that no wait for the database holds up the service.
+"""Maintenance does what the store needs now and then: partitions ahead, retention, a sweep. The supervisor starts a
+child for each run, so that no wait for the database holds up the service.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def policy(settings: RetentionSettings) -> retention.Policy:
 
 
 def maintain(settings: Settings, database_url: str) -> int:
-    """One run; what only the owner of the store can do is left to ``coordinator maintain`` where this role is another
-    (S9). Returns the exit status: 0 done, 1 not done, or too few partitions ahead.
+    """Do one run; what only the owner of the store can do is left to ``coordinator maintain`` where this role is
+    another (S9). Returns the exit status: 0 done, 1 not done, or too few partitions ahead.
     """
     try:
         with held_up.reporting(database_url, _SESSION, _log.warning):

@@ -1,4 +1,4 @@
-"""The metrics, run by the supervisor in a child."""
+"""The supervisor runs the metrics in a child."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coordinator.process.measuring import Measuring
 
 
 def measure(handed: Handed) -> int:
-    """Until the supervisor ends. It may be killed at any time: it only reads."""
+    """Serve metrics until the supervisor ends. It may be killed at any time: it only reads."""
     logs.configure(handed.settings.log, process="metrics")
     measuring = Measuring(handed.database_url, handed.supervising, handed.listeners, handed.settings, handed.tls)
     measuring.disk_low = handed.disk_low

@@ -54,7 +54,7 @@ OfRole = Annotated[
 
 
 def report_what_ends(connection: Connection, *, open_before: bool) -> None:
-    """Tell, behind a change, that permissions count from now on, or no longer (S3)."""
+    """Print, after a change, that permissions count from now on, or no longer (S3)."""
     from store import permissions
 
     now_open = permissions.none_counts(connection)

@@ -53,7 +53,8 @@ _Books = Annotated[
 
 
 def moment(text: str, now: datetime) -> datetime:
-    """``2026-03-01``, ``2026-03-01T12:00``, with or without a zone (then UTC), or ``24h``: that long before ``now``.
+    """Parse ``2026-03-01``, ``2026-03-01T12:00``, with or without a zone (then UTC), or ``24h``: that long before
+    ``now``.
 
     :raises ValueError: anything else.
     """
@@ -162,7 +163,9 @@ def _period(since: str | None, until: str | None) -> Period:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """No other run writes into ``out`` in the block; ends the command if that cannot be, or ``out`` cannot be used."""
+    """Keep other runs from writing into ``out`` in the block; ends the command if that cannot be, or ``out`` cannot be
+    used.
+    """
     from spark.output import OutputUnusable, output
 
     try:
@@ -272,7 +275,7 @@ def _check_store(url: str, *, store: bool) -> None:
 
 
 def _stored(url: str, run: Run, period: Period, out: Path) -> str:
-    """Store what the report in ``out`` has; a line that says so. Ends the command if that cannot be done."""
+    """Store what the report in ``out`` has; return a line that says so. Ends the command if that cannot be done."""
     from spark.period import BEGINNING, END
     from spark.read_back import ReportUnusable, read_report
     from store import runs

@@ -1,4 +1,4 @@
-"""The supervisor's child that gives up dead instances."""
+"""The supervisor runs this child, which gives up dead instances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RECOVERY_PATIENCE = Patience(statement_seconds=600.0, lock_seconds=5.0)
 
 
 class Recovering:
-    """``run()`` until the supervisor has ended."""
+    """Calls ``run()`` until the supervisor has ended."""
 
     def __init__(self, url: str, supervising: Supervising) -> None:
         self._url = url
@@ -65,7 +65,9 @@ def _report(given_up: GivenUp) -> None:
 
 
 def recover(handed: Handed) -> int:
-    """Until the supervisor ends. It may be killed at any time: the database undoes what it had begun."""
+    """Give up dead instances until the supervisor ends. It may be killed at any time: the database undoes what it had
+    begun.
+    """
     logs.configure(handed.settings.log, process="recover")
     Recovering(handed.database_url, handed.supervising).run()
     return 0

@@ -109,8 +109,9 @@ def _work(
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What a run has found, as mappings, as often as it is asked. ``seen_at``: as of when; ``reason``: of the ops of
-    its repairs."""
+    """Reads what a run has found, as mappings, as often as a caller wants. ``seen_at``: as of when; ``reason``: of the
+    ops of its repairs.
+    """
 
     seen_at: datetime
     reason: str
@@ -140,7 +141,7 @@ def _of_run(connection: Connection, number: int | None) -> _Found:
 
 
 class _Run:
-    """The findings of one run, piece by piece."""
+    """Repairs the findings of one run, piece by piece."""
 
     def __init__(self, connection: Connection, found: _Found, *, apply: bool, as_json: bool) -> None:
         self._connection = connection

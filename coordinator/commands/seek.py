@@ -97,7 +97,7 @@ def _report(done: Seek) -> None:
 
 
 class _Again:
-    """On which terms messages come again."""
+    """Has the terms on which messages come again."""
 
     def __init__(self, connection: Connection, group: Group) -> None:
         self._connection = connection

@@ -45,7 +45,7 @@ def stopped_by_name() -> Iterator[None]:
 
 
 class _Stop:
-    """A handler of signals; ``number`` is of the one that stopped the command."""
+    """Handles signals; ``number`` is that of the one which stopped the command."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -63,7 +63,7 @@ class _Stop:
             raise KeyboardInterrupt
 
     def unraised(self, what: sys.UnraisableHookArgs) -> None:
-        """Python only tells, and then forgets, what is raised while it calls back for an object that is gone, as Py4J
+        """Python prints, and then forgets, what is raised while it calls back for an object that is gone, as Py4J
         has it do for each of Java's: a signal that comes just then comes again a moment later, until it has stopped
         the command.
         """

@@ -1,5 +1,5 @@
-"""The life of a transaction, or of a message, as a list of events: what ``coordinator transaction show`` and
-``message show`` print.
+"""A timeline is the life of a transaction, or of a message, as a list of events: what ``coordinator transaction show``
+and ``message show`` print.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def of_place(place: Place, now: datetime, group: str) -> Event:
 
 
 def group_name(names: dict[int, tuple[str, str]], group: int) -> str:
-    """``orders``, ``orders::billing``; the number of a group that is not known any more."""
+    """Return ``orders`` or ``orders::billing``; of a group that is not known any more, its number."""
     address, name = names.get(group, ("", ""))
     return f"{address or f'#{group}'}{GROUP_SEPARATOR if name else ''}{name}"
 

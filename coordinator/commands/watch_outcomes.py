@@ -121,7 +121,7 @@ def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int,
 
 
 class _Book:
-    """The ledger of a watch (:class:`spark.watching.Ledger`), in the store; it prints the findings."""
+    """Keeps the ledger of a watch (:class:`spark.watching.Ledger`) in the store; it prints the findings."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.folder = folder
@@ -162,7 +162,7 @@ class _Book:
             watched.forget(connection)
 
     def wait(self) -> bool:
-        """Wait for a database that is away; whether it was."""
+        """Wait for a database that is away; return whether it was."""
         from store.database import Patience, connected
         from store.errors import StoreUnavailable
 

@@ -1,4 +1,4 @@
-"""One worker, run by the supervisor in a child. It says ``ready`` when it serves."""
+"""The supervisor runs each worker in a child, which says ``ready`` when it serves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from store.errors import SchemaMismatch
 
 
 def work(handed: Handed) -> int:
-    """Until it is told to stop, or given up. Returns the exit status."""
+    """Serve until the supervisor stops the worker, or others give it up; return the exit status."""
     logs.configure(handed.settings.log, worker=handed.number)
     try:
         return worker.main(handed)

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
@@ -39,6 +40,15 @@ PATIENCE = 120.0
 _ACTIVITY = """
     select application_name, state, wait_event, pg_blocking_pids(pid), now() - query_start, left(query, 100)
       from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"""
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        line = json.loads(text)
+        if isinstance(line, dict):
+            return line
+    return {"text": text.decode(errors="replace")}  # not a log line: a traceback, for example
+
 
 _services: weakref.WeakSet[Service] = weakref.WeakSet()
 
@@ -70,6 +80,8 @@ class Service:
         self._process: prepared.Process | prepared.Plain | None = None
         self._lines: list[dict[str, Any]] = []
         self._news = threading.Condition()
+        #: the pipe, -1 once all processes have closed it; and the begin of a line
+        self._log, self._rest = -1, b""
         self._ended = False
         _services.add(self)
 
@@ -97,12 +109,13 @@ class Service:
             subprocess.run(["cp", "--archive", _empty_store(), self.data_dir], check=True)
         self._ended = False
         seen = len(self._lines)
-        log, theirs = (os.fdopen(each, mode) for each, mode in zip(os.pipe(), "rw", strict=True))
+        self._log, theirs = os.pipe()
+        os.set_blocking(self._log, False)
         with Path(os.devnull).open("wb") as nothing:
             arguments = ["serve", *(f"--listen={url}" for url in self.listens)]
-            self._process = prepared.started(arguments, self.environment(), nothing.fileno(), theirs.fileno())
-        theirs.close()
-        threading.Thread(target=self._read, args=(log,), daemon=True).start()
+            self._process = prepared.started(arguments, self.environment(), nothing.fileno(), theirs)
+        os.close(theirs)
+        threading.Thread(target=self._read, args=(self._log,), daemon=True).start()
         line = self.wait_for(lambda line: line.get("event") == "listening", since=seen)
         self.ports = [urlsplit(place).port or 0 for place in line["listen"]]
         assert len(self.ports) == len([url for url in self.listens if url.startswith("amqp")]), line
@@ -123,6 +136,7 @@ class Service:
     def log_lines(self, since: int = 0) -> list[dict[str, Any]]:
         """What it has logged so far, over all its starts, from line number ``since`` on."""
         with self._news:
+            self._catch_up()
             return self._lines[since:]
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], *, since: int = 0) -> dict[str, Any]:
@@ -180,19 +194,25 @@ class Service:
         self._process = None
         return status
 
-    def _read(self, stream: IO[str]) -> None:
-        with stream:
-            for text in stream:
-                try:
-                    line = json.loads(text)
-                except ValueError:
-                    line = {"text": text.rstrip("\n")}  # not a log line: a traceback, for example
-                with self._news:
-                    self._lines.append(line if isinstance(line, dict) else {"text": text})
-                    self._news.notify_all()
-        with self._news:
-            self._ended = True
-            self._news.notify_all()
+    def _catch_up(self) -> None:
+        """Take in what it has written to its log so far; the caller holds ``_news``."""
+        with contextlib.suppress(BlockingIOError):
+            while self._log >= 0:
+                octets = os.read(self._log, 65536)
+                if not octets:
+                    self._log, self._ended = -1, True
+                *lines, self._rest = (self._rest + octets).split(b"\n")
+                self._lines += map(_parsed, lines)
+                self._news.notify_all()
+
+    def _read(self, log: int) -> None:
+        news = select.poll()
+        news.register(log)
+        while self._log == log:
+            news.poll()
+            with self._news:
+                self._catch_up()
+        os.close(log)
 
     def discard(self) -> None:
         """Kill it if it still runs. Its PostgreSQL writes no checkpoint: its data are not needed any more."""

@@ -202,8 +202,12 @@ class Service:
                 if not octets:
                     self._log, self._ended = -1, True
                 *lines, self._rest = (self._rest + octets).split(b"\n")
-                self._lines += map(_parsed, lines)
+                self._lines += filter(self._kept, map(_parsed, lines))
                 self._news.notify_all()
+
+    def _kept(self, line: dict[str, Any]) -> bool:
+        """Whether :meth:`log_lines` shows it."""
+        return True
 
     def _read(self, log: int) -> None:
         news = select.poll()

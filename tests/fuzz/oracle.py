@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psycopg
 
@@ -34,7 +34,7 @@ _ROUTINE = frozenset(
 )
 
 
-class WatchState(TwoDoors):
+class Watched(TwoDoors):
     """The service; of its log the lines that fuzzing brings by the thousand are only counted."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
@@ -49,8 +49,11 @@ class WatchState(TwoDoors):
         self._found: dict[str, str] = {}
         self._worker = 0
 
-    def _read(self, stream: IO[str]) -> None:
-        super()._read(_Sifted(stream, self.routine))  # type: ignore[arg-type]
+    def _kept(self, line: dict[str, Any]) -> bool:
+        event = line.get("event")
+        if event in _ROUTINE:
+            self.routine[event] += 1
+        return event not in _ROUTINE
 
     def failures(self) -> list[str]:
         """What a log without defects does not have; each once."""
@@ -72,28 +75,6 @@ class WatchState(TwoDoors):
         """The process id of its (last) worker."""
         self.failures()
         return self._worker
-
-
-class _Sifted:
-    """A stream of log lines without the routine ones."""
-
-    def __init__(self, stream: IO[str], routine: Counter[str]) -> None:
-        self._stream = stream
-        self._routine = routine
-
-    def __enter__(self) -> _Sifted:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    def __iter__(self) -> Any:
-        for line in self._stream:
-            found = re.search(r'"event": "([^"]*)"', line)
-            if found is not None and found[1] in _ROUTINE:
-                self._routine[found[1]] += 1
-            else:
-                yield line
 
 
 def memory(pid: int) -> int:

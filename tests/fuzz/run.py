@@ -30,7 +30,7 @@ from tests.fuzz.decoders import Broken, Decoders
 from tests.fuzz.driver import Driver, Hang
 from tests.fuzz.grammar import QUEUES, Grammar
 from tests.fuzz.mutation import Mutation
-from tests.fuzz.oracle import Bystander, WatchState
+from tests.fuzz.oracle import Bystander, Watched
 from tests.fuzz.tls import Contexts, behind_tls
 
 FOLDER = REPOSITORY / "build" / "fuzz"
@@ -84,7 +84,7 @@ def cases(seed: int) -> Iterator[Case]:
 class Run:
     """One service under fuzzing. ``bound``: seconds that an answer may take."""
 
-    def __init__(self, service: WatchState, seed: int, *, width: int = 16, bound: float = 1.0) -> None:
+    def __init__(self, service: Watched, seed: int, *, width: int = 16, bound: float = 1.0) -> None:
         self._service = service
         self.report = Report(seed)
         self._pid = service.worker
@@ -208,11 +208,11 @@ class _Enough(Exception):
 
 
 @contextlib.contextmanager
-def watched_service() -> Iterator[WatchState]:
+def watched_service() -> Iterator[Watched]:
     """A service with an empty store; removes its data at the end."""
     patterns = '[{"match": "fuzz-topic-*", "routing": "topic"}, {"match": "fuzz-1", "max_attempts": 2}]'
     settings = {"addresses.patterns": patterns, "login.plain": "always"}
-    with running(lambda folder: WatchState(folder, settings)) as service:
+    with running(lambda folder: Watched(folder, settings)) as service:
         yield service
 
 

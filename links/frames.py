@@ -247,7 +247,10 @@ class SentFrames:
             if changed is not None and (changes := self._changes(channel, found)):
                 changed.append((at, at + size, found.rewritten(changes)))
             at = unnoted(octets, at + size, sessions, rewrites)
-        self._left, self._begun = max(0, at - end), bytes(octets[at:])
+        rest = bytes(octets[at:])
+        # an empty frame at the end is whole, though shorter than a descriptor's place
+        whole = len(rest) == _EMPTY == _SIZE(rest)[0]
+        self._left, self._begun = max(0, at - end), b"" if whole else rest
 
     def _note(self, channel: int, found: Performative) -> None:
         if found.code == BEGIN:

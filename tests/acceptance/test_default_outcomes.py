@@ -48,6 +48,17 @@ def test_the_default_outcome_of_the_source(begin: Begin, address: str, default: 
     assert [each.count for each in consumer.drain()] == [count]
 
 
+@pytest.mark.rule("P4", "P8")
+def test_an_attach_behind_an_empty_frame(begin: Begin, address: str) -> None:
+    """Part 2, section 2.4.5: a consumer of a connection that was silent; the answer names its default-outcome."""
+    session = begin(idle_time_out=400)
+    for _ in range(3):
+        assert session.peer.read().performative is None
+        consumer = session.receiver(Source(address=address, default_outcome=Released()))
+        assert isinstance(consumer.answer.source, Source)
+        assert consumer.answer.source.default_outcome == Released()
+
+
 @pytest.mark.rule("T28", "P8")
 @pytest.mark.parametrize(("default", "left"), [(Accepted(), [])])
 def test_a_default_outcome_that_retires(begin: Begin, address: str, default: State, left: list[bytes]) -> None:

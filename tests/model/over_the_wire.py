@@ -259,7 +259,7 @@ class OverTheWire(Driver):
 
     def _open(self, connection: int) -> None:
         found = self.peers[connection] = Peer(self.service.port)
-        found.open()
+        found.open(idle_time_out=100)  # empty frames between all others
         self.aside[connection] = found.begin()
 
     def _close(self, step: Close) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable
 
 from psycopg import sql
 from sqlalchemy import Connection, text
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
 from store import audit
@@ -77,10 +76,16 @@ end $$"""
 
 
 def statements(role: str) -> list[str]:
-    """Return the SQL that grants the privileges of :data:`SERVICE` or :data:`READER`, for the store's owner to run.
+    """Return the SQL that grants the privileges of one of the three roles, for the store's owner to run.
 
-    The first statement revokes earlier grants.
+    For :data:`SERVICE` and :data:`READER` the first statement revokes earlier grants.
     """
+    if role == APPLICATION:
+        return [
+            f"grant usage on schema {SCHEMA} to {role}",
+            f"grant execute on function {_qualified(_CALLED)} to {role}",
+            f"grant select on {_qualified(VIEWS)} to {role}",
+        ]
     begin = [
         f"revoke all on all tables in schema {SCHEMA} from {role}",
         f"grant usage on schema {SCHEMA} to {role}",
@@ -107,13 +112,14 @@ def statements(role: str) -> list[str]:
     ]
 
 
-def script(given: Iterable[tuple[str, str]]) -> str:
-    """What :func:`grant` does with each of these groups and roles, for an administrator to look at and run, also again
-    beside a service: one SQL transaction, so that it lacks no right meanwhile.
+def script(given: Iterable[tuple[str, str]], consumers: Collection[str] = ()) -> str:
+    """Return what :func:`grant` and :func:`grant_application` do with these groups and roles, for an administrator to
+    look at and run, also again beside a service: one SQL transaction, so that it lacks no right meanwhile.
     """
     lines = ["begin"]
     for group, role in given:
         lines += [_made(group), *statements(group), f"grant {group} to {_quoted(role)}"]
+        lines += [_owned(name, role) for name in consumers if group == APPLICATION]
     return "".join(f"{line};\n" for line in [*lines, "commit"])
 
 
@@ -124,6 +130,14 @@ begin
     create role {group} nologin;
   end if;
 end $$"""
+
+
+def _owned(consumer: str, role: str) -> str:
+    """Return the SQL by which the consumer's name in the inbox belongs to the role."""
+    owned = sql.SQL(
+        "insert into {} (consumer, owner) values ({}, {}) on conflict (consumer) do update set owner = excluded.owner"
+    )
+    return owned.format(sql.Identifier(SCHEMA, inbox_owner.name), consumer, role).as_string(None)
 
 
 def _quoted(role: str) -> str:
@@ -164,14 +178,9 @@ def grant_application(connection: Connection, role: str, consumers: Collection[s
     """
     with boundary():
         make(connection, APPLICATION, for_=role)
-        connection.execute(text(f"grant usage on schema {SCHEMA} to {APPLICATION}"))
-        connection.execute(text(f"grant execute on function {_qualified(_CALLED)} to {APPLICATION}"))
-        connection.execute(text(f"grant select on {_qualified(VIEWS)} to {APPLICATION}"))
-        join(connection, APPLICATION, role)
+        _grant(connection, APPLICATION, role)
         for name in consumers:
-            owned = postgresql.insert(inbox_owner).values(consumer=name, owner=role)
-            taken = owned.on_conflict_do_update(index_elements=["consumer"], set_={"owner": role})
-            connection.execute(taken)
+            connection.exec_driver_sql(_owned(name, role).replace("%", "%%"))
         audit.note(connection, audit.Action.GRANT_SQL, role, {"inbox": sorted(consumers)} if consumers else {})
         connection.commit()
 

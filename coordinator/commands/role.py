@@ -61,9 +61,7 @@ def grant(
     reader: Annotated[
         str | None, typer.Option(metavar="ROLE", help="A role that only reads, for reconciliation.")
     ] = None,
-    show: Annotated[
-        bool, typer.Option("--sql", help="With --service and --reader: print the SQL, and do nothing.")
-    ] = False,
+    show: Annotated[bool, typer.Option("--sql", help="Print the SQL, and do nothing.")] = False,
     reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
@@ -77,9 +75,9 @@ def grant(
     """
     from store import roles
 
-    given = _given(application, inbox or [], service, reader, show=show)
+    given = _given(application, inbox or [], service, reader)
     if show:
-        typer.echo(roles.script(given), nl=False)
+        typer.echo(roles.script(given, inbox or ()), nl=False)
         return
     with store(config, database_url, data_dir, reason) as connection:
         for group, role in given:
@@ -96,9 +94,7 @@ def grant(
             )
 
 
-def _given(
-    application: str | None, inbox: list[str], service: str | None, reader: str | None, *, show: bool
-) -> list[tuple[str, str]]:
+def _given(application: str | None, inbox: list[str], service: str | None, reader: str | None) -> list[tuple[str, str]]:
     """Return what each role becomes a member of, and the role; ends the command if something is wrong."""
     from store import roles
 
@@ -106,8 +102,6 @@ def _given(
         fail("give --application, --service or --reader", 2)
     if application is None and inbox:
         fail("--inbox: give --application, too", 2)
-    if application is not None and show:
-        fail("--sql: --application has none to show; leave one out", 2)
     if any(not 0 < len(name.encode()) <= _LONGEST_CONSUMER for name in inbox):
         fail(f"--inbox: expected 1 to {_LONGEST_CONSUMER} octets", 2)
     given = (

@@ -237,6 +237,23 @@ def test_the_command_shows_the_sql_and_does_it(database: Connection, database_ur
     assert (line.action, line.subject, line.reason) == ("grant-roles", role, "for Spark")
 
 
+def test_the_sql_for_an_application(database_url: str) -> None:
+    """As the owner runs it: its role posts, and has its names of the inbox."""
+    role, consumer = f"test {secrets.token_hex(4)}", "o'clock 100%"
+    script = _run(database_url, "role", "grant", "--application", role, "--inbox", consumer, "--sql").stdout
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
+        for _ in range(2):
+            owner.execute(script.encode())
+        found = "select owner from coordinator.inbox_owner where consumer = %s"
+        assert owner.execute(found, [consumer]).fetchone() == (role,)
+        owner.execute(sql.SQL("set session authorization {}").format(sql.Identifier(role)))
+        assert owner.execute("select coordinator.first_time(%s, 'once')", [consumer]).fetchone() == (True,)
+        owner.execute("reset session authorization")
+        owner.execute("delete from coordinator.inbox_owner where consumer = %s", [consumer])
+        owner.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
+
+
 def test_the_sql_is_run_again_beside_a_service(database_url: str) -> None:
     """As after each upgrade. It takes back what an earlier version has granted; none sees that before the end."""
     role = f"test {secrets.token_hex(4)}"
@@ -261,7 +278,6 @@ def test_the_sql_is_run_again_beside_a_service(database_url: str) -> None:
     [
         ((), 2, "give --application, --service or --reader"),
         (("--reader", "x", "--inbox", "y"), 2, "--inbox: give --application, too"),
-        (("--application", "x", "--sql"), 2, "--sql: --application has none to show"),
         (("--application", "x", "--inbox", ""), 2, "--inbox: expected 1 to 1000 octets"),
         (("--service", ""), 2, "--service: expected 1 to 63 octets of printable text"),
         (("--reader", "no such\u00e9"), 1, "there is no role no such\u00e9"),

@@ -35,7 +35,8 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="GROUP",
-        help="The group or queue whose messages they were, or their address: %DLQ%..., or TRANS_CHECK_MAX_TIME_TOPIC.",
+        help="The queue or group whose messages they were (orders, billing or orders::billing; groups of one name "
+        "share them), or their address: %DLQ%..., or TRANS_CHECK_MAX_TIME_TOPIC.",
     ),
 ]
 _COLUMNS = ("id", "since", "original_address", "original_id", "delivery_count", "last_error")
@@ -186,14 +187,15 @@ class _Goals:
 
 def _group(connection: Connection, name: str) -> tuple[int, str]:
     """Return the consumer group of the letters, and the name of their address."""
-    from coordinator.address.addresses import dead_letter_name, keeps_dead_letters, shown
+    from coordinator.address.addresses import GROUP_SEPARATOR, dead_letter_name, keeps_dead_letters, shown
     from store import dead_letters
 
-    box = name if keeps_dead_letters(name) else dead_letter_name(name)
-    group = dead_letters.group_of(connection, box)
-    if group is None:
+    _, _, of_address = name.partition(GROUP_SEPARATOR)
+    boxes = [name] if keeps_dead_letters(name) else [dead_letter_name(each) for each in (name, of_address) if each]
+    found = [(group, box) for box in boxes if (group := dead_letters.group_of(connection, box)) is not None]
+    if not found:
         fail(f"there are no dead letters of {shown(name)}")
-    return group, box
+    return found[0]
 
 
 def _all(connection: Connection, group: int) -> Iterator[Stored]:

@@ -67,6 +67,7 @@ def test_one_goes_back_to_its_group_alone(begin: Begin, service: Service, addres
     assert other.bodies() == []
     (left,) = _letters(service, session, group, 1)
     assert left["id"] == second["id"]
+    assert json.loads(service.cli("dead-letters", "show", f"{address}::{group}", "--json")) == [left]
 
 
 def test_all_that_are_there(begin: Begin, service: Service, address: str) -> None:

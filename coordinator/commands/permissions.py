@@ -133,12 +133,12 @@ def list_(
     """List all permissions."""
     from store import permissions
 
-    if who is not None and len(_verbs(who[0])) != 1:
+    if who is not None and who[0] not in set(permissions.Verb):
         fail("--who: expected one of " + ", ".join(permissions.Verb), 2)
     with store(config, database_url, data_dir) as connection:
         if who is not None:
             columns: tuple[str, ...] = ("user", "role", "pattern")
-            rows: list[dict[str, object]] = list(_who(connection, _verbs(who[0])[0], who[1]))
+            rows: list[dict[str, object]] = list(_who(connection, permissions.Verb(who[0]), who[1]))
         else:
             columns = ("user", "role", "verb", "pattern", "granted_at")
             rows = [asdict(each) for each in permissions.list_all(connection)]

@@ -124,6 +124,14 @@ def test_what_can_be_no_permission(run: Run, database: Connection, arguments: tu
 
 
 @pytest.mark.rule("S3")
+@pytest.mark.parametrize("verb", ["fly", "all", "send,receive"])
+def test_who_may_do_what_no_one_can(run: Run, verb: str) -> None:
+    done = run("permission", "list", "--who", verb, "x")
+    expected = "error: --who: expected one of send, receive, browse, create, check, manage\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+
+
+@pytest.mark.rule("S3")
 def test_a_user_that_is_not_there_is_granted_nothing(run: Run, database: Connection) -> None:
     done = run("permission", "grant", "send", "x", "--user", "carol")
     assert (done.returncode, done.stderr) == (1, "error: there is no user carol\n")

@@ -4,7 +4,9 @@ const nonce = document.currentScript.nonce;
 const byId = id => document.getElementById(id);
 const PAGE = 25;
 const NAMES = {severity: "severity", kind: "kind", key: "key", address: "address", consumer_group: "consumer group",
-  detail: "what", suggested_repair: "what to do", txn_id: "txn id", half_id: "half id"};
+  detail: "what", suggested_repair: "what to do"};
+// below what a finding says
+const IDS = {txn_id: "transaction", half_id: "message"};
 // the columns of findings.csv that the page has
 const FILED = ["kind", "severity", "txn_id", "half_id", "address", "consumer_group", "key", "detail", "suggested_repair"];
 
@@ -47,6 +49,7 @@ async function unpacked(id) {
 function table(data) {
   const columns = data.columns, count = columns.kind.length;
   const shown = Object.keys(NAMES).filter(name => columns[name].some(value => value !== null && value !== ""));
+  const searched = [...shown, ...Object.keys(IDS)];
   const ranks = Object.fromEntries(Object.entries(data.order).map(
     ([name, values]) => [name, new Map(values.map((value, rank) => [value, rank]))]));
   const state = {text: "", severity: "", kind: "", sort: "", down: false, page: 0};
@@ -89,7 +92,7 @@ function table(data) {
 
   function choose() {
     const wanted = state.text.toLowerCase();
-    const has = row => shown.some(name => (columns[name][row] ?? "").toLowerCase().includes(wanted));
+    const has = row => searched.some(name => (columns[name][row] ?? "").toLowerCase().includes(wanted));
     rows = [];
     for (let row = 0; row < count; row++) {
       if (state.severity && columns.severity[row] !== state.severity) continue;
@@ -98,9 +101,7 @@ function table(data) {
     }
     if (state.sort) {
       const rank = ranks[state.sort], column = columns[state.sort], sign = state.down ? -1 : 1;
-      // numbers of messages are text here: the shorter is the lower
-      const value = rank ? row => rank.get(column[row])
-        : state.sort === "half_id" ? row => (column[row] ?? "").padStart(20, "0") : row => column[row] ?? "";
+      const value = rank ? row => rank.get(column[row]) : row => column[row] ?? "";
       const values = new Map(rows.map(row => [row, value(row)]));
       rows.sort((one, other) => {
         const left = values.get(one), right = values.get(other);
@@ -121,7 +122,14 @@ function table(data) {
     if (name === "severity") td.append(made("span", {className: `badge ${value}`, textContent: value}));
     else if (name === "kind") { td.textContent = data.titles[value]; td.title = value; }
     else td.textContent = name === "consumer_group" && value === "" && columns[name][row] !== null ? "(default)" : value;
+    if (name === "detail") td.append(...ids(row));
     return td;
+  }
+
+  function ids(row) {
+    const told = Object.keys(IDS).filter(id => columns[id][row] !== null)
+      .map(id => made("span", {textContent: `${IDS[id]} ${columns[id][row]}`}));
+    return told.length ? [made("div", {className: "ids"}, ...told)] : [];
   }
 
   function draw() {

@@ -225,7 +225,7 @@ def test_the_report_is_one_file_at_any_number_of_findings(count: int) -> None:
     assert len(re.findall('<script nonce="[^"]{20,}">', html)) == 1
     assert "default-src 'none'" in html
     assert set(re.findall(r"onload=x %d (\S+)", html)) == {"{{7*7}}"}
-    assert set(page.sources) == {"#findings"}
+    assert set(page.sources) == {"#findings", "findings.csv", "findings.parquet"}
     assert unpacked(html, "library").startswith("/**\n* plotly.js")
     kinds = json.loads(unpacked(html, "data"))["columns"]["kind"]
     shown = min(count, SHOWN - count)

@@ -11,6 +11,7 @@ from coordinator.address.permissions import Permissions
 from coordinator.address.subscriptions import Subscriptions
 from coordinator.bounds import USUAL
 from coordinator.check_back import Checks, Exhaustion
+from coordinator.connection_list import ConnectionList
 from coordinator.group.schedule import Schedule, StoredExpiry
 from coordinator.group.serving import Queues
 from coordinator.instance import Instance
@@ -92,6 +93,7 @@ class Service:
         self.permissions = Permissions(instance)
         self.stealing = Stealing(instance)
         self.checks = Checks(instance, self.decisions)
+        self.connection_list = ConnectionList(instance)
         self._heartbeat = Heartbeat(
             loop,
             url,
@@ -111,6 +113,7 @@ class Service:
             channels.DUE: self._schedule.notified,
             channels.DECIDED: self._decided,
             channels.USER: self.users.changed,
+            channels.CONNECTION: self.connection_list.notified,
             channels.PERMISSION: lambda _: self.permissions.refresh(),
         }
 
@@ -125,6 +128,7 @@ class Service:
         self.registry.query_held()
         self.users.check_all()
         self.permissions.refresh()
+        self.connection_list.connected()
         self._dead_letters.wake()
 
     def start(self) -> None:
@@ -135,6 +139,7 @@ class Service:
         self.decisions.start()
         self._heartbeat.start()
         self.permissions.start()
+        self.connection_list.start()
         self._peers.arrive()
         self.registry.sweep()
         self._expiry.search()

@@ -204,7 +204,7 @@ class ConnectionList:
         questions.to_close(self._instance.queries, self._instance.instance_id, self._close)
 
     def _close(self, answer: dict[int, str] | StoreError) -> None:
-        if isinstance(answer, StoreError):  # whoever asked for it is told that it is still there
+        if isinstance(answer, StoreError):  # the command that asks for it says that it is not closed
             return
         for number, reason in answer.items():
             seen = self._seen.get(number)

@@ -88,12 +88,11 @@ class Service:
         )
         self.posts = Posts(instance, self.directory, enqueue, self.registry)
         self.retirement = Retirement(self.registry, self.settlements)
-        self.sole_connections = SoleConnections(instance)
+        self.sole_connections, self.connection_list = SoleConnections(instance), ConnectionList(instance)
         self.users = Users(instance, registration.secret)
         self.permissions = Permissions(instance)
         self.stealing = Stealing(instance)
         self.checks = Checks(instance, self.decisions)
-        self.connection_list = ConnectionList(instance)
         self._heartbeat = Heartbeat(
             loop,
             url,

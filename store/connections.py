@@ -173,8 +173,8 @@ def wait_until_closed(connection: Connection, wanted: ConnectionId, seconds: flo
             return
         if time.monotonic() >= deadline:
             raise NotClosed(
-                f"the instance {wanted.instance} has not closed the connection {wanted} for {seconds:g} s; it does so "
-                "when it hears of it: coordinator check says whether it is at work"
+                f"the instance {wanted.instance} has not closed the connection {wanted} for {seconds:g} s; it does "
+                "once it reads the request in the store: coordinator check says whether it is at work"
             )
         time.sleep(_LOOK_SECONDS)
 

@@ -11,8 +11,6 @@ import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from store.errors import StoreError
 from store.questions import connections as questions
 from store.questions.connections import Line as Line
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
     from coordinator.instance import Instance
 
-log = structlog.get_logger(__name__)
 
 #: seconds between two looks
 LOOK_SECONDS = 5.0
@@ -74,12 +71,12 @@ class _Seen:
 
 
 class _Ended:
-    """A connection that has ended. ``text``: its last line."""
+    """A connection that has ended."""
 
-    __slots__ = ("has_row", "text", "written")
+    __slots__ = ("has_row", "line", "written")
 
-    def __init__(self, text: str, has_row: bool) -> None:
-        self.text = text
+    def __init__(self, line: Line, *, has_row: bool) -> None:
+        self.line = line
         self.has_row = has_row
         self.written = False
 
@@ -121,7 +118,7 @@ class ConnectionList:
     def ended(self, number: int, line: Line) -> None:
         """Keep the last line of a connection, which may never have been open."""
         seen = self._seen.pop(number, None)
-        self._ended[number] = _Ended(line.text, has_row=seen is not None and seen.has_row)
+        self._ended[number] = _Ended(line, has_row=seen is not None and seen.has_row)
         if len(self._ended) > MOST_ENDED:
             oldest, ended = self._ended.popitem(last=False)
             if ended.has_row:
@@ -149,7 +146,7 @@ class ConnectionList:
         for ended in self._ended.values():
             if not ended.written:
                 ended.written = ended.has_row = True
-                yield ended.text
+                yield ended.line.text
 
     def _changed(self) -> Iterator[str]:
         now = time.monotonic()

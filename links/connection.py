@@ -162,8 +162,11 @@ class Connection(Client):
             if "description" in more:
                 said = [str(more[name]) for name in ("condition", "description") if name in more]
                 self.last_error = printable(": ".join(said), _LONGEST_ERROR)
-            line = self.line((0.0, 0.0))._replace(closed=time.time(), close_reason=reason.value)
-            self.service.connection_list.ended(self.number, line)
+            if (
+                self.opened or reason is not CloseReason.CLIENT_GONE
+            ):  # else a monitor that looks whether the port is open
+                line = self.line((0.0, 0.0))._replace(closed=time.time(), close_reason=reason.value)
+                self.service.connection_list.ended(self.number, line)
             tell = log.debug if reason in USUAL else log.info
             tell(
                 "connection closed",

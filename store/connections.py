@@ -158,13 +158,13 @@ def ask_to_close(connection: Connection, wanted: ConnectionId, reason: str | Non
         connection.commit()
 
 
-def wait_until_closed(connection: Connection, wanted: ConnectionId, seconds: float = CLOSE_SECONDS) -> None:
+def wait_until_closed(connection: Connection, wanted: ConnectionId) -> None:
     """Wait until the instance has closed the connection, or has ended itself.
 
-    :raises NotClosed: it has not, for so many seconds.
+    :raises NotClosed: it has not, for :data:`CLOSE_SECONDS`; the request stays.
     """
     still = (_is(wanted), client_connection.c.closed_at.is_(None), client_connection.c.instance_id.in_(LIVE))
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + CLOSE_SECONDS
     while True:
         with boundary():
             row = connection.execute(select(client_connection.c.number).where(*still)).one_or_none()
@@ -173,8 +173,8 @@ def wait_until_closed(connection: Connection, wanted: ConnectionId, seconds: flo
             return
         if time.monotonic() >= deadline:
             raise NotClosed(
-                f"the instance {wanted.instance} has not closed the connection {wanted} for {seconds:g} s; it does "
-                "once it reads the request in the store: coordinator check says whether it is at work"
+                f"the instance {wanted.instance} has not closed the connection {wanted} for {CLOSE_SECONDS:g} s; "
+                "it does once it reads the request in the store: coordinator check says whether it is at work"
             )
         time.sleep(_LOOK_SECONDS)
 

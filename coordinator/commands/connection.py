@@ -71,6 +71,8 @@ def list_(
     with store(config, database_url, data_dir) as connection:
         lines = connections.all_connections(connection, limit, user=name, closed=closed)
     print_rows([asdict(line) for line in lines], _CLOSED if closed else _OPEN, as_json=as_json)
+    if len(lines) == limit:
+        typer.echo(f"these are {limit}, the limit: there may be more (--limit)", err=True)
 
 
 @app.command()

@@ -180,24 +180,25 @@ def test_it_is_told_why_a_connection_was_closed(
     assert shown["close_reason"] == reason
 
 
-def test_the_last_hundred_of_an_instance_are_told(dial: Dial) -> None:
+def test_the_last_hundred_of_an_instance_are_told() -> None:
     with running_service({}, BRIEF) as service:
-        ends: list[Line] = []
         for number in range(120):
             peer = Peer(service.port)
             peer.open(container_id=f"short-{number}")
             peer.close()
-        listed(service, "short-119", "--closed")
-        ends = lines(service, "--closed")
+            Peer(service.port).close_socket()  # as a monitor does
         # the rows before go with the next look
         wanted = [f"short-{number}" for number in range(119, 19, -1)]
         waited(lambda: {} if [each["container_id"] for each in lines(service, "--closed")] == wanted else None)
-    assert len(ends) >= 100
+        first = service.command("connection", "list", "--closed", "--limit", "1")
+        assert "short-119" in first.stdout
+        assert first.stderr == "these are 1, the limit: there may be more (--limit)\n"
 
 
 # -- closing
 
 
+@pytest.mark.rule("S10")
 def test_an_operator_closes_one(service: Service, dial_to: DialTo, ask: Ask, address: str) -> None:
     """Of each of two instances; the audit has it."""
     for worker in (0, 1):
@@ -258,7 +259,24 @@ def test_one_that_is_not_there(service: Service, verb: str) -> None:
         assert "CONNECTION: expected two numbers" in done.stderr
 
 
-def test_of_an_instance_that_was_killed_nothing_is_left(dial: Dial) -> None:
+def test_an_instance_that_stands_still_closes_it_later() -> None:
+    """The request is a row: the instance finds it once it goes on."""
+    with running_service({}, {**BRIEF, "store.connections.CLOSE_SECONDS": 0.5}) as service:
+        peer = Peer(service.port)
+        peer.open(container_id="of-one-that-stands-still")
+        line = listed(service, "of-one-that-stands-still")
+        worker = pids_of_workers(service, count=1)[0]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            done = service.command("connection", "close", line["connection"])
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"error: the instance {line['instance_id']} has not closed the connection ")
+        assert peer.closed().condition == "amqp:connection:forced"
+
+
+def test_of_an_instance_that_was_killed_nothing_is_left() -> None:
     with running_service({"workers": "1"}, BRIEF) as service:
         peer = Peer(service.port)
         peer.open(container_id="of-the-dead")
@@ -275,7 +293,7 @@ def test_of_an_instance_that_was_killed_nothing_is_left(dial: Dial) -> None:
         peer.close_socket()
 
 
-def test_a_server_that_has_crashed_is_told_again(dial: Dial) -> None:
+def test_what_a_server_has_lost_in_a_crash_is_told_again() -> None:
     """A crash of PostgreSQL empties the table."""
     with running_service({}, BRIEF) as service:
         peer, closed = Peer(service.port), Peer(service.port)
@@ -370,7 +388,7 @@ _RAW = {
 }
 
 
-def test_what_hostile_clients_say_harms_no_list(dial: Dial) -> None:
+def test_what_hostile_clients_say_harms_no_list() -> None:
     with running_service({}, BRIEF) as service:
         peers = []
         for opening in [*(frame(each) for each in _WRONG.values()), *_RAW.values(), frame(Open(container_id="plain"))]:

@@ -14,16 +14,14 @@ from uuid import uuid4
 import psycopg
 import pytest
 from psycopg import errors, sql
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
-from store import audit, connections, partitions, purge, recovery, roles, undecided, users
-from store.connections import ConnectionId
+from store import audit, connections, partitions, purge, roles, undecided, users
 from store.database import connected
 from store.errors import StoreUnavailable
 from store.ids import HalfIds, UuidV7, begin_of, id_at
-from store.tables import connection as client_connection
 from tests.fix_night import by_night
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME
@@ -281,20 +279,10 @@ def test_roles_that_are_refused(
     assert said in done.stderr
 
 
-def _with_a_connection(url: str, number: int) -> int:
-    """The id of an instance that has listed this connection."""
-    with connected(url) as owner:
-        registration = recovery.register(owner, "test")
-        values = {"instance_id": registration.instance_id, "number": number, "host": "10.0.0.9", "container_id": "c"}
-        counts = dict.fromkeys(("sessions", "links", "unsettled", "posted", "delivered"), 0)
-        rates = dict.fromkeys(("posted_per_second", "delivered_per_second"), 0.0)
-        owner.execute(insert(client_connection).values(**values, **counts, **rates, link_list=[]))
-        owner.commit()
-    return registration.instance_id
-
-
 def test_who_may_look_may_close_no_connection(granted: Granted) -> None:
-    there = ConnectionId(instance=_with_a_connection(granted.url, 1), number=1)
+    with connected(granted.url) as owner:
+        rows = Rows(owner, HalfIds(0), UuidV7())
+        there = rows.listed(rows.instance())
     for role, may in ((granted.reader, False), (granted.service, True)):
         with connected(granted.url) as connection:
             connection.exec_driver_sql(f'set session authorization "{role}"')

@@ -12,6 +12,7 @@ from coordinator.commands.address import app as address
 from coordinator.commands.archive import app as archive
 from coordinator.commands.audit import audit
 from coordinator.commands.check import check
+from coordinator.commands.connection import app as connection
 from coordinator.commands.dead_letters import app as dead_letters
 from coordinator.commands.findings import app as findings
 from coordinator.commands.group import app as group
@@ -81,6 +82,7 @@ app.add_typer(address, name="address")
 group.command()(seek)
 app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
+app.add_typer(connection, name="connection")
 app.add_typer(messages, name="message")
 app.add_typer(permission, name="permission")
 app.add_typer(role, name="role")

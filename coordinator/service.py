@@ -11,6 +11,7 @@ from coordinator.address.permissions import Permissions
 from coordinator.address.subscriptions import Subscriptions
 from coordinator.bounds import USUAL
 from coordinator.check_back import Checks, Exhaustion
+from coordinator.connection_list import ConnectionList
 from coordinator.group.schedule import Schedule, StoredExpiry
 from coordinator.group.serving import Queues
 from coordinator.instance import Instance
@@ -87,7 +88,7 @@ class Service:
         )
         self.posts = Posts(instance, self.directory, enqueue, self.registry)
         self.retirement = Retirement(self.registry, self.settlements)
-        self.sole_connections = SoleConnections(instance)
+        self.sole_connections, self.connection_list = SoleConnections(instance), ConnectionList(instance)
         self.users = Users(instance, registration.secret)
         self.permissions = Permissions(instance)
         self.stealing = Stealing(instance)
@@ -111,6 +112,7 @@ class Service:
             channels.DUE: self._schedule.notified,
             channels.DECIDED: self._decided,
             channels.USER: self.users.changed,
+            channels.CONNECTION: self.connection_list.notified,
             channels.PERMISSION: lambda _: self.permissions.refresh(),
         }
 
@@ -125,6 +127,7 @@ class Service:
         self.registry.query_held()
         self.users.check_all()
         self.permissions.refresh()
+        self.connection_list.connected()
         self._dead_letters.wake()
 
     def start(self) -> None:
@@ -135,6 +138,7 @@ class Service:
         self.decisions.start()
         self._heartbeat.start()
         self.permissions.start()
+        self.connection_list.start()
         self._peers.arrive()
         self.registry.sweep()
         self._expiry.search()

@@ -195,6 +195,10 @@ class Channels:
         """Return the refusal of an attach, for fields that the engine hides; only once."""
         return self._refused.pop(link, None)
 
+    def end_of(self, link: engine.Pointer) -> End | None:
+        """Return the peer's end of a link; None: the peer has detached it."""
+        return self._ends.get(link)
+
     def hidden_fields(self, link: engine.Pointer) -> Termini | None:
         """Return the fields of the termini in its attach; None: the peer has detached the link."""
         end = self._ends.get(link)

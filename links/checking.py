@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from coordinator.checkable import producer_group
 from coordinator.errors import Condition, Refusal
 from links import engine, steps
+from links.link import CHECKER
 from links.outgoing import Delivering
 from store.permissions import Verb
 
@@ -61,6 +62,7 @@ def attach_checker(connection: Connection, pointer: engine.Pointer, name: str, a
 class Checking(Delivering):
     """Sends checks, and passes on their outcomes; implements :class:`coordinator.check_back.Checker`."""
 
+    role = CHECKER
     __slots__ = (
         "_checks", "_deciding", "_silent", "_starved", "_watched", "coming", "group", "most_octets", "unsettled",
     )  # fmt: skip

@@ -24,6 +24,7 @@ class CloseReason(StrEnum):
     PROTOCOL_ERROR = "protocol-error"
     LIMIT_EXCEEDED = "limit-exceeded"
     NO_DATABASE_CONNECTION = "no-database-connection"
+    BY_HAND = "by-hand"
     SERVICE_STOPS = "service-stops"
     INTERNAL_ERROR = "internal-error"
 

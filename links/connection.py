@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket as sockets
+import time
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import structlog
 from proton import symbol
 
 from coordinator.errors import Condition, Refusal
+from coordinator.printable import printable
 from coordinator.retirement import Departure
 from links import container, engine
 from links.client import Client
@@ -18,6 +20,7 @@ from links.close_reason import USUAL, CloseReason
 from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
 from links.guard import FrameGuard
+from links.listed import line, product
 from links.output import Output, TlsOutput
 from links.parked import Parked
 from links.sole import Sole, policy
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from coordinator.address.permissions import Rights
+    from coordinator.connection_list import Line
     from coordinator.service import Service
     from links.channels import Termini
     from links.outgoing import Delivering
@@ -41,6 +45,9 @@ _numbers = count(1)
 #: the flush of a batch may take this long: the service could not keep a shorter idle time
 SHORTEST_IDLE_MS = 100
 
+#: characters of an error that is kept for operators
+_LONGEST_ERROR = 300
+
 #: the error with which the engine closes a connection whose peer was silent for the idle time
 _SILENT = "local-idle-timeout expired"
 
@@ -52,10 +59,10 @@ class Connection(Client):
     """One AMQP connection: its socket, its part of the engine, its sessions and links, and its output."""
 
     __slots__ = (
-        "_sole", "addresses_made", "asking", "close_reason", "closing", "container", "dirty", "endpoints", "fd",
-        "greeting", "guard", "held_back", "idle_timeout_ms", "incomplete", "number", "open", "opened", "opening",
-        "output", "parked", "paused", "pointer", "posting", "reactor", "read_room", "read_seconds", "readable",
-        "sessions", "starved", "ticks", "transport",
+        "_product", "_sole", "addresses_made", "asking", "close_reason", "closing", "container", "dirty", "endpoints",
+        "fd", "greeting", "guard", "held_back", "idle_timeout_ms", "incomplete", "last_error", "number", "open",
+        "opened", "opened_at", "opening", "output", "parked", "paused", "pointer", "posting", "reactor", "read_room",
+        "read_seconds", "readable", "sessions", "starved", "ticks", "transport",
     )  # fmt: skip
 
     def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
@@ -93,6 +100,12 @@ class Connection(Client):
         self.opened = self.closing = False
         #: why the connection ends; None: it does not
         self.close_reason: CloseReason | None = None
+        #: why something of it was refused last, or the connection was closed
+        self.last_error: str | None = None
+        #: when it was admitted, in seconds since 1970
+        self.opened_at: float | None = None
+        #: its product and version, once they are asked for
+        self._product: tuple[str | None, str | None] | None = None
         #: the number of the last scheduled tick, the only one that is due
         self.ticks = 0
         #: its claim to be the container's only connection (P15)
@@ -146,6 +159,14 @@ class Connection(Client):
         """Log why the connection is closed, unless that was logged before."""
         if self.close_reason is None:
             self.close_reason = reason
+            if "description" in more:
+                said = [str(more[name]) for name in ("condition", "description") if name in more]
+                self.last_error = printable(": ".join(said), _LONGEST_ERROR)
+            if (
+                self.opened or reason is not CloseReason.CLIENT_GONE
+            ):  # else a monitor that looks whether the port is open
+                line = self.line((0.0, 0.0))._replace(closed=time.time(), close_reason=reason.value)
+                self.service.connection_list.ended(self.number, line)
             tell = log.debug if reason in USUAL else log.info
             tell(
                 "connection closed",
@@ -155,6 +176,30 @@ class Connection(Client):
                 user=self.user,
                 **more,
             )
+
+    def erred(self, condition: Condition, description: str) -> None:
+        """Keep the error for operators."""
+        self.last_error = printable(f"{condition.value}: {description}", _LONGEST_ERROR)
+
+    # -- for the list of connections (coordinator/connection_list.py)
+
+    @property
+    def activity(self) -> int:
+        return int(engine.transport_frames_in(self.transport)) + int(engine.transport_frames_out(self.transport))
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        return self.endpoints.carried
+
+    def line(self, rates: tuple[float, float]) -> Line:
+        if self._product is None:
+            self._product = product(self.pointer)
+        return line(self, self._product, rates)
+
+    def close_by_hand(self, reason: str) -> None:
+        if not self.closing:
+            text = f"an operator has closed this connection{reason and f': {reason}'}"
+            self.force_close(CloseReason.BY_HAND, Condition.CONNECTION_FORCED, text)
 
     @property
     def must_pause(self) -> bool:
@@ -311,6 +356,8 @@ class Connection(Client):
         self._describe()
         engine.connection_open(self.pointer)
         self.reactor.opened(self)
+        self.opened_at = time.time()
+        self.service.connection_list.opened(self)
         log.debug("connection opened", peer=self.peer, container=self.container, user=self.user)
         self.opening = False
         self.go_on()

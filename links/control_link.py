@@ -15,7 +15,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.retirement import Departure
 from links import container, engine, states, steps
 from links.incoming import Incoming
-from links.link import copy_source
+from links.link import COORDINATOR, copy_source
 from store.codec.encoding import DecodeError, decode
 from store.codec.message import VALUE, sections
 from store.codec.values import Described
@@ -42,6 +42,7 @@ _MOST_OCTETS = 1 << 16
 class ControlLink(Incoming):
     """Receives declares and discharges, and answers them; implements :class:`coordinator.control.Answers`."""
 
+    role = COORDINATOR
     __slots__ = ("_control", "_group", "_rejects")
 
     waits_for_store = False
@@ -201,6 +202,7 @@ class ControlLink(Incoming):
         self._answered()
 
     def _reject(self, answer: object, refusal: Refusal) -> None:
+        self.connection.erred(refusal.condition, refusal.description)
         log.info(
             "refused on the control link",
             peer=self.connection.peer,

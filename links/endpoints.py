@@ -16,7 +16,7 @@ from links.close_reason import CloseReason
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.incoming import Incoming
-from links.link import NONE, Attaching, Identity, Link, Refused, refuse_attach
+from links.link import CHECKER, NONE, RECEIVER, SENDER, Attaching, Identity, Link, Refused, refuse_attach
 from links.outgoing import Delivering
 from links.posting import attach_target
 from links.source import attach_source
@@ -46,7 +46,7 @@ MOST_INCOMPLETE = 64
 class Endpoints:
     """The sessions and links of one connection, by their pointers in the engine; refuses links without a right."""
 
-    __slots__ = ("_left", "connection", "dynamic", "links", "sessions")
+    __slots__ = ("_carried", "_left", "connection", "dynamic", "links", "sessions")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -59,6 +59,16 @@ class Endpoints:
         self.dynamic: dict[engine.Pointer | Identity, Address] = {}
         #: links of open sessions that both sides have detached or closed, with undecided deliveries; the oldest first
         self._left: dict[engine.Pointer, Refused] = {}
+        #: how many messages former links have brought, and taken
+        self._carried = (0, 0)
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """How many messages all links of the connection have brought, and taken."""
+        found = self._carried
+        for link in self.links.values():
+            found = _with(found, link)
+        return found
 
     def on_event(self, kind: int, pointer: engine.Pointer) -> None:
         """Handle the begin, end, attach or detach of a peer. ``pointer``: of the session or link."""
@@ -260,6 +270,7 @@ class Endpoints:
         link = self.links.pop(pointer, None)
         if link is not None:
             link.open = False
+            self._carried = _with(self._carried, link)
             self.sessions[link.session].pop(pointer)
             if self.connection.reactor.named.get(link.identity) is link:
                 del self.connection.reactor.named[link.identity]
@@ -283,6 +294,7 @@ class Endpoints:
 
         Return the transactions of the deliveries that its links left undecided (:attr:`links.link.Link.undecided`).
         """
+        self.connection.erred(refusal.condition, refusal.description)
         log.info(
             "session ended",
             peer=self.connection.peer,
@@ -336,6 +348,14 @@ class Endpoints:
         for address in self.dynamic.values():
             self.connection.service.directory.remove_dynamic(address, self.connection)
         self.dynamic.clear()
+
+
+def _with(carried: tuple[int, int], link: Link) -> tuple[int, int]:
+    if link.role == SENDER:
+        return carried[0] + link.carried, carried[1]
+    if link.role in (RECEIVER, CHECKER):
+        return carried[0], carried[1] + link.carried
+    return carried
 
 
 # Attaches with filters are answered a few in each turn of the reactor, as compiling a selector takes milliseconds.

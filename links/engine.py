@@ -93,6 +93,8 @@ transport_unbind = lib.pn_transport_unbind
 transport_set_idle_timeout = lib.pn_transport_set_idle_timeout
 transport_remote_max_frame = lib.pn_transport_get_remote_max_frame
 transport_remote_idle_timeout = lib.pn_transport_get_remote_idle_timeout
+transport_frames_in = lib.pn_transport_get_frames_input
+transport_frames_out = lib.pn_transport_get_frames_output
 decref = lib.pn_decref
 
 # connections and sessions
@@ -139,6 +141,7 @@ link_remote_target = lib.pn_link_remote_target
 link_condition = lib.pn_link_condition
 link_credit = lib.pn_link_credit
 link_queued = lib.pn_link_queued
+link_unsettled = lib.pn_link_unsettled
 link_drained = lib.pn_link_drained
 link_get_drain = lib.pn_link_get_drain
 link_flow = lib.pn_link_flow

@@ -31,14 +31,16 @@ class Incoming(Link):
     """
 
     __slots__ = (
-        "_congested", "_credit", "_gathered", "_gives", "_leave", "_lent", "_most_octets", "_refuses_next", "_size",
-        "_spool", "_used", "ending", "takes", "unanswered",
+        "_congested", "_credit", "_gathered", "_gives", "_granted", "_leave", "_lent", "_most_octets",
+        "_refuses_next", "_size", "_spool", "_used", "ending", "takes", "unanswered",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
         super().__init__(connection, pointer)
         self._credit = credit
         self._used = 0
+        #: all credit that the peer ever got
+        self._granted = 0
         #: one credit granted in addition; -1: taken back, while the peer may still use it
         self._lent = 0
         self._congested = False
@@ -64,6 +66,7 @@ class Incoming(Link):
         engine.link_set_max_message_size(self.pointer, self._most_octets)
         engine.link_open(self.pointer)
         engine.link_flow(self.pointer, self._credit)
+        self._granted = self._credit
         self.connection.mark()
 
     def on_flow(self) -> None:
@@ -276,11 +279,16 @@ class Incoming(Link):
         if more > 0:
             engine.link_flow(self.pointer, more)
             self._used -= more
+            self._granted += more
             self.connection.mark()
 
     def _unsettled(self) -> int:
         """Return how many answered deliveries use up credit until their sender settles them."""
         return 0
+
+    @property
+    def carried(self) -> int:
+        return self._granted - int(engine.link_credit(self.pointer))
 
     def send_credit(self) -> None:
         """Send the current credit, which the engine sends only on a change: grant one more, or take that one back.
@@ -291,6 +299,7 @@ class Incoming(Link):
             return
         self._lent = -1 if self._lent > 0 else 1
         engine.link_flow(self.pointer, self._lent)
+        self._granted += self._lent
         engine.transport_pending(self.connection.transport)
         self.connection.mark()
 

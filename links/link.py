@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 #: states of which the engine keeps no values: their octets are not counted
 _STATES_WITHOUT_VALUES = (engine.ACCEPTED, engine.RELEASED)
+#: roles of links: what the client is
+SENDER, RECEIVER, COORDINATOR, CHECKER = "sender", "receiver", "coordinator", "checker"
 #: no deliveries
 NONE: Mapping[engine.Pointer, bytes] = MappingProxyType({})
 
@@ -44,6 +46,8 @@ class Link:
 
     __slots__ = ("_channels", "connection", "departure", "identity", "name", "open", "pointer", "right", "session")
 
+    #: what the peer is by this link; empty: the link is refused, or not answered yet
+    role: str = ""
     #: the most octets of a whole message that is received in one step; below 0: none is
     takes: int = -1
     #: deliveries that were undecided when the link ended, with the id of the transaction that retired them, or empty
@@ -90,10 +94,16 @@ class Link:
         """
         raise NotImplementedError
 
+    @property
+    def carried(self) -> int:
+        """How many deliveries the link has carried, by the counts that its flow control keeps."""
+        return 0
+
     def refuse(self, refusal: Refusal) -> None:
         """Close the link with this error (part 2, section 2.6.5)."""
         if not self.open:
             return
+        self.connection.erred(refusal.condition, refusal.description)
         log.info(
             "link refused",
             link=self.name,
@@ -284,6 +294,7 @@ def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refu
         engine.terminus_set_type(engine.link_target(pointer), engine.UNSPECIFIED)
     else:
         engine.terminus_set_type(engine.link_source(pointer), engine.UNSPECIFIED)
+    connection.erred(refusal.condition, refusal.description)
     log.info(
         "attach refused",
         link=engine.link_name(pointer),

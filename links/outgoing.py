@@ -19,7 +19,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import now_micros
 from links import container, engine, steps
 from links.close_reason import CloseReason
-from links.link import Link, answer_default_outcome, answer_terminus, copy_target
+from links.link import RECEIVER, Link, answer_default_outcome, answer_terminus, copy_target
 from links.output import MOST_HANDED
 from store.codec.encoding import DecodeError, decode, encode_map, pairs
 from store.codec.message import first_delivery, outgoing
@@ -42,7 +42,7 @@ MOST_BACKLOG = 1 << 20
 class Delivering(Link):
     """A link on which the service sends: it has the credit, answers a drain, and sends while the session has room."""
 
-    __slots__ = ("_drains", "_owes_flow", "credit", "draining")
+    __slots__ = ("_drains", "_end", "_owes_flow", "_unused", "credit", "draining")
 
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, address: str, filters: bytes, *, lasts: bool = False
@@ -66,6 +66,9 @@ class Delivering(Link):
         engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
         engine.link_set_max_message_size(pointer, int(connection.service.limits.max_message_size_bytes))
         engine.link_open(pointer)
+        self._end = self._channels.end_of(pointer)
+        #: credit that the peer has drained
+        self._unused = 0
         #: whether the drain ends once the engine has written its deliveries for the link
         self._drains = False
         #: whether the peer drains credit, and the flow that it is used up is still to be sent
@@ -77,6 +80,12 @@ class Delivering(Link):
         self.credit = max(0, engine.link_credit(self.pointer))
         self.draining = bool(engine.link_get_drain(self.pointer))
         self._owes_flow = self._owes_flow or (self.draining and self.credit > 0)
+
+    @property
+    def carried(self) -> int:
+        # what the peer's delivery-count and credit allow, less what is left of it, is the engine's own delivery-count
+        limit = 0 if self._end is None else self._end.limit
+        return (limit - int(engine.link_credit(self.pointer)) - self._unused) % (1 << 32)
 
     def lost(self) -> None:
         self.connection.held_back.pop(self, None)
@@ -128,7 +137,9 @@ class Delivering(Link):
             return
         self._drains = False
         # A peer that lowers its credit below what is on its way leaves less than none: the engine would take that back.
-        if engine.link_credit(self.pointer) > 0:
+        left = engine.link_credit(self.pointer)
+        if left > 0:
+            self._unused += left
             engine.link_drained(self.pointer)
         elif self._owes_flow:
             self.connection.send_state(self.pointer)
@@ -178,6 +189,7 @@ class Large:
 class Outgoing(Delivering):
     """The base of consumers and browsers: sends entries as deliveries."""
 
+    role = RECEIVER
     __slots__ = (
         "_address", "_large", "_most_octets", "_queue", "_store_prefix", "default_outcome", "key", "presettled",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from coordinator.memory import POST_OCTETS
 from coordinator.posts import Relay
 from links import container, engine, states, steps
 from links.incoming import Incoming
-from links.link import Attaching, answer_terminus, check_node, copy_source
+from links.link import SENDER, Attaching, answer_terminus, check_node, copy_source
 from store.codec.encoding import DecodeError
 from store.permissions import Verb
 
@@ -84,6 +84,7 @@ class Posting(Incoming):
     post does not make its transaction rollback-only (T23). ``rejects``: its source accepts the outcome rejected.
     """
 
+    role = SENDER
     __slots__ = (
         "_awaited", "_named", "_partial_txn", "_posts", "_rejects", "_sizes", "_stood_still", "address", "continues",
         "relay", "second",
@@ -206,6 +207,7 @@ class Posting(Incoming):
                 txn.refuse(refusal)  # T23: even if a refused post does not end it, as no outcome reports this one
             self.rejected(delivery, refusal)
             return
+        self.connection.erred(refusal.condition, refusal.description)
         tag = None if self.relay is None else engine.tag_of(delivery)
         engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal, tag))
         self._conclude(delivery)
@@ -220,6 +222,7 @@ class Posting(Incoming):
                 engine.set_condition_info(engine.link_condition(self.pointer), info)
             self.refuse(refusal)
             return
+        self.connection.erred(refusal.condition, refusal.description)
         engine.set_rejected(delivery, refusal.condition, refusal.description, info)
         self._conclude(delivery)
 

@@ -60,6 +60,11 @@ class TlsSocket(socket.socket):
         return self._shown
 
     @property
+    def version(self) -> str | None:
+        """The version of TLS, such as TLSv1.3; None before the handshake."""
+        return self._tls.version()
+
+    @property
     def unsent(self) -> bool:
         return bool(self._unsent)
 

@@ -50,6 +50,7 @@ class Action(StrEnum):
     USER_REMOVE = "user-remove"
     ROLE_GIVE = "role-give"
     ROLE_TAKE = "role-take"
+    CONNECTION_CLOSE = "connection-close"
     GRANT = "grant"
     REVOKE = "revoke"
     GRANT_SQL = "grant-sql"

@@ -17,5 +17,7 @@ DUE = "coordinator_due"
 DECIDED = "coordinator_decided"
 #: A user was disabled or removed; the payload is the name.
 USER = "coordinator_user"
+#: To an instance, whose id is the payload: an operator wants connections of it closed.
+CONNECTION = "coordinator_connection"
 #: Users, roles or permissions were changed; the payload is empty.
 PERMISSION = "coordinator_permission"

@@ -66,6 +66,7 @@ from store.tables import (
     store_identity,
     txn,
 )
+from store.tables import connection as client_connection
 
 # An instance holds an entry by the entry's own lease, or by the range that it has read as the holder of the group.
 
@@ -397,7 +398,8 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
     held = update(consumer_group).where(held_whole).values(holder=0)
     claims = connection.execute(claimed.returning(message_group.c.group_id)).all()
     groups_held = connection.execute(held.returning(consumer_group.c.id)).all()
-    connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(LIVE)))
+    for of_clients in (sole_connection, client_connection):
+        connection.execute(delete(of_clients).where(of_clients.c.instance_id.not_in(LIVE)))
     # Sent even if no entry was returned: an instance that queried a group while another held it has found nothing.
     if leases or claims or groups_held or freed:
         connection.execute(select(func.pg_notify(channels.READY, "")))

@@ -629,6 +629,47 @@ sole_connection = Table(
     Column("seen_at", DateTime(timezone=True)),
 )
 
+connection = Table(
+    "connection",
+    metadata,
+    # An open connection of a client, or one of the last that have ended. Its instance writes it each few seconds, if it
+    # has changed; a crash of the server empties the table, and the instances write it again.
+    Column("instance_id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    # Null: without a login.
+    Column("user_name", Text),
+    Column("host", Text, nullable=False),
+    Column("port", Integer),
+    # Texts of the client are cut, and their control characters escaped.
+    Column("container_id", Text, nullable=False),
+    Column("product", Text),
+    Column("version", Text),
+    # Null: without TLS.
+    Column("tls", Text),
+    # Null: it has ended before it was open.
+    Column("opened_at", DateTime(timezone=True)),
+    Column("sessions", Integer, nullable=False),
+    Column("links", Integer, nullable=False),
+    # The first hundred of them: name, role, address, credit, unsettled, deliveries.
+    Column("link_list", JSONB, nullable=False),
+    Column("unsettled", Integer, nullable=False),
+    # Messages that the client has posted, and that it was sent.
+    Column("posted", BigInteger, nullable=False),
+    Column("delivered", BigInteger, nullable=False),
+    Column("posted_per_second", REAL, nullable=False),
+    Column("delivered_per_second", REAL, nullable=False),
+    Column("last_error", Text),
+    # Null: it is open.
+    Column("closed_at", DateTime(timezone=True)),
+    # As links/close_reason.py has it.
+    Column("close_reason", Text),
+    Column("written_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # Set when an operator wants it closed: the reason that was given, or an empty text.
+    Column("close_asked", Text),
+    prefixes=["UNLOGGED"],
+    postgresql_with={"fillfactor": "50"},
+)
+
 user_account = Table(
     "user_account",
     metadata,

@@ -11,8 +11,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, func, insert, select, text, update
 
+from store.connections import ConnectionId
 from store.ids import SLOTS, HalfIds, UuidV7
 from store.tables import address, consumer_group, entry, half, heartbeat, instance, op, pending, txn
+from store.tables import connection as client_connection
 from store.views import pending_half
 
 
@@ -37,6 +39,15 @@ class Rows:
         number = int(self._one(insert(instance).values(row).returning(instance.c.id)))
         self._one(insert(heartbeat).values(instance_id=number).returning(heartbeat.c.instance_id))
         return number
+
+    def listed(self, instance_id: int, number: int = 1) -> ConnectionId:
+        """A connection that the instance has listed."""
+        counts = dict.fromkeys(("sessions", "links", "unsettled", "posted", "delivered"), 0)
+        rates = dict.fromkeys(("posted_per_second", "delivered_per_second"), 0.0)
+        values = {"host": "10.0.0.9", "container_id": "c", "link_list": [], **counts, **rates}
+        row = insert(client_connection).values(instance_id=instance_id, number=number, **values)
+        self._one(row.returning(client_connection.c.number))
+        return ConnectionId(instance=instance_id, number=number)
 
     def queue(
         self,

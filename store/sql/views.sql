@@ -113,3 +113,20 @@ create view coordinator.findings as
   select f.run_id as run, coalesce(f.seen_at, r.seen_at) as seen_at, f.kind, f.severity, f.txn_id, f.half_id, f.address,
          f.consumer_group, f.detail, f.suggested_repair, f.number
     from coordinator.finding f join coordinator.run r on r.id = f.run_id;
+
+-- Connections of instances that live, also the last that have ended; and the first hundred links of each.
+create view coordinator.connections as
+  select c.instance_id || '-' || c.number as connection, c.user_name, c.host, c.port, c.container_id, c.product,
+         c.version, c.tls, c.opened_at, c.sessions, c.links, c.unsettled, c.posted, c.delivered, c.posted_per_second,
+         c.delivered_per_second, c.last_error, c.closed_at, c.close_reason, c.written_at, c.instance_id
+    from coordinator.connection c
+    join coordinator.instance i on i.id = c.instance_id and i.ended_at is null;
+
+create view coordinator.links as
+  select c.instance_id || '-' || c.number as connection, l.name, l.role, l.address, l.credit, l.unsettled, l.deliveries,
+         c.instance_id
+    from coordinator.connection c
+    join coordinator.instance i on i.id = c.instance_id and i.ended_at is null
+    cross join lateral jsonb_to_recordset(c.link_list)
+      l(name text, role text, address text, credit int4, unsettled int4, deliveries int8)
+   where c.closed_at is null;

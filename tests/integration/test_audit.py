@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
 from coordinator.login.penalties import MOST_TOLD, Failures
-from store import addresses, audit, dead_letters, permissions, removal, roles, seeks, undecided, users
+from store import addresses, audit, connections, dead_letters, permissions, removal, roles, seeks, undecided, users
 from store.audit import Action, Actor, Wanted, act_as, note, read
 from store.commit.terms import PLAIN
 from store.errors import AppendOnly, StoreError, UserExists, boundary
@@ -119,6 +119,12 @@ def _letters(connection: Connection, rows: Rows) -> list[tuple[Action, str, dict
     return [(Action.REPLAY, "%DLQ%jobs", {"ids": letters})]
 
 
+def _connections(connection: Connection, rows: Rows) -> list[tuple[Action, str, dict[str, Any]]]:
+    there = rows.listed(rows.instance())
+    connections.ask_to_close(connection, there, "why")
+    return [(Action.CONNECTION_CLOSE, str(there), {"user": None, "host": "10.0.0.9", "port": None, "container": "c"})]
+
+
 def _roles(connection: Connection) -> list[tuple[Action, str, dict[str, Any]]]:
     """Of the database: those of the whole server, so this one is removed again."""
     role = f"test_{secrets.token_hex(4)}"
@@ -141,6 +147,7 @@ def test_each_decision_has_a_row(database: Connection, rows: Rows) -> None:
         *_addresses(database, rows),
         *_transactions(database, rows),
         *_letters(database, rows),
+        *_connections(database, rows),
         *_roles(database),
     ]
     assert [(line.action, line.subject, line.detail) for line in _all(database)] == expected

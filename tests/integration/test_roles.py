@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from sqlalchemy import Connection
 from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
-from store import audit, partitions, purge, roles, undecided, users
+from store import audit, connections, partitions, purge, roles, undecided, users
 from store.database import connected
 from store.errors import StoreUnavailable
 from store.ids import HalfIds, UuidV7, begin_of, id_at
@@ -292,6 +293,19 @@ def test_roles_that_are_refused(
     done = _run(database_url, "role", "grant", *given)
     assert done.exit_code == status
     assert said in done.stderr
+
+
+def test_who_may_look_may_close_no_connection(granted: Granted) -> None:
+    with connected(granted.url) as owner:
+        rows = Rows(owner, HalfIds(0), UuidV7())
+        there = rows.listed(rows.instance())
+    for role, may in ((granted.reader, False), (granted.service, True)):
+        with connected(granted.url) as connection:
+            connection.exec_driver_sql(f'set session authorization "{role}"')
+            connection.commit()
+            assert connections.one(connection, there)[0].host == "10.0.0.9"
+            with nullcontext() if may else pytest.raises(StoreUnavailable, match="lacks a permission"):
+                connections.ask_to_close(connection, there, "why")
 
 
 # -- what the service does

@@ -128,6 +128,14 @@ async function sole(client) {
     return { offered, refused, closed: await end };
 }
 
+// What a client sees whose connection an operator closes.
+async function closed_by_an_operator(client) {
+    const connection = await client.connect({ container_id: 'rhea-closed-by-hand' });
+    await client.sender(connection, client.address('q'));
+    await new Promise((resolve) => connection.once('connection_error', resolve));
+    return { condition: String(connection.error.condition), description: connection.error.description };
+}
+
 // S1: as the environment says.
 async function login(client) {
     const { LOGIN_USER, LOGIN_PASSWORD, LOGIN_MECHANISM } = process.env;
@@ -164,4 +172,4 @@ async function login(client) {
     });
 }
 
-module.exports = { topics, lasting, broadcast, groups, expiration, sole, login };
+module.exports = { topics, lasting, broadcast, groups, expiration, sole, closed_by_an_operator, login };

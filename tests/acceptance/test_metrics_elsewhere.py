@@ -56,7 +56,7 @@ def _settings(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Service]:
-    brief = {"coordinator.process.measuring._LONGEST_REQUEST_SECONDS": 2.0}
+    brief = {"coordinator.http.server._LONGEST_REQUEST_SECONDS": 2.0}
     with running_service({"log.level": "debug", **_settings(folder)}, brief) as service:
         yield service
 

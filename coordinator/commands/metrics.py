@@ -29,9 +29,8 @@ def measure(handed: Handed) -> int:
     measuring.disk_low = handed.disk_low
     local = all(loopback(each.getsockname()[0]) for each in handed.listeners)
     asking = Asking(handed.database_url, handed.settings.limits.disk_free_bytes)
-    server = Server(
-        application(measuring, Access(measuring, local=local), asking), handed.listeners, lambda: measuring.tls
-    )
+    answering = application(measuring, Access(measuring, local=local), asking)
+    server = Server(answering, handed.listeners, lambda: measuring.tls)
     threading.Thread(target=_serve, args=(server.run,), daemon=True).start()
     measuring.run()
     return 0

@@ -12,6 +12,9 @@ from fastapi import Request
 from coordinator.http.problems import Refused
 from coordinator.process.measuring import Measuring
 
+#: The header of an answer to a request without the token.
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="metrics"'}
+
 
 class Access:
     """Metrics need the token, if there is one; the API needs loopback as well."""
@@ -37,9 +40,7 @@ class Access:
         if not self._local:
             raise Refused(HTTPStatus.FORBIDDEN, "the API is answered at addresses of loopback alone: metrics.listen")
         if not _names_loopback(request.headers.get("Host", "")):
-            raise Refused(
-                HTTPStatus.FORBIDDEN, "the header Host names another machine; expected localhost or 127.0.0.1"
-            )
+            raise Refused(HTTPStatus.FORBIDDEN, "the header Host names another machine, expected localhost")
         if not self.shown(request):
             raise Refused(HTTPStatus.UNAUTHORIZED, "expected the token of metrics.token")
         if any("\0" in each for each in (*request.path_params.values(), *request.query_params.values())):

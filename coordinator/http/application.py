@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 
-from coordinator.http.access import Access
+from coordinator.http.access import CHALLENGE, Access
 from coordinator.http.api import ROOT, Asking, routes
 from coordinator.http.problems import Problem, Refused
 from coordinator.process.measuring import Measuring
@@ -46,8 +46,7 @@ def application(measuring: Measuring, access: Access, asking: Asking) -> FastAPI
     @app.api_route("/metrics", methods=_METHODS, include_in_schema=False)
     async def metrics(request: Request) -> Response:
         if not access.shown(request):
-            told = {"WWW-Authenticate": 'Bearer realm="metrics"'}
-            return PlainTextResponse("expected the token of metrics.token\n", 401, told)
+            return PlainTextResponse("expected the token of metrics.token\n", 401, CHALLENGE)
         seen = measuring.figures()
         if seen is None:
             return PlainTextResponse("the store is not looked at yet\n", 503)
@@ -95,4 +94,6 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    return Problem(error.status, str(error))
+    answer = Problem(error.status, str(error))
+    answer.headers.update(CHALLENGE if error.status is HTTPStatus.UNAUTHORIZED else {})
+    return answer

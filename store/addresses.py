@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, select, true, tuple_, update
 
 from store import audit, channels
 from store.audit import Action
@@ -152,10 +152,15 @@ def change(connection: Connection, name: str, changes: Mapping[str, object]) -> 
     return found.rowcount == 1
 
 
-def all_addresses(connection: Connection) -> list[AddressLine]:
-    """Return all addresses by name, each with its messages counted: reads all entries and undecided transactions."""
+def all_addresses(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[AddressLine]:
+    """Return the addresses by name, those behind ``after`` and ``most`` at most, each with its messages counted: reads
+    all entries and undecided transactions.
+    """
+    query = select(addresses_view).order_by(addresses_view.c.address).limit(most)
+    if after is not None:
+        query = query.where(addresses_view.c.address > after)
     with boundary():
-        rows = connection.execute(select(addresses_view).order_by(addresses_view.c.address)).all()
+        rows = connection.execute(query).all()
     return [
         AddressLine(
             name=row.address,
@@ -198,19 +203,28 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
     )
 
 
-def all_groups(connection: Connection, name: str | None = None) -> tuple[Group, ...]:
-    """Return all consumer groups by address and name, or those of the address ``name``, with their messages counted.
+def all_groups(
+    connection: Connection,
+    name: str | None = None,
+    *,
+    after: tuple[str, str] | None = None,
+    most: int | None = None,
+) -> tuple[Group, ...]:
+    """Return all consumer groups by address and name, or those of the address ``name``, with their messages counted:
+    those behind ``after``, an address and a name, and ``most`` at most.
 
     It reads their entries.
     """
+    wanted = true() if name is None else groups_view.c.address == name
+    if after is not None:
+        wanted &= tuple_(groups_view.c.address, groups_view.c.consumer_group) > after
     with boundary():
-        return _groups(connection, true() if name is None else groups_view.c.address == name)
+        return _groups(connection, wanted, most)
 
 
-def _groups(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Group, ...]:
-    rows = connection.execute(
-        select(groups_view).where(wanted).order_by(groups_view.c.address, groups_view.c.consumer_group)
-    ).all()
+def _groups(connection: Connection, wanted: ColumnElement[bool], most: int | None = None) -> tuple[Group, ...]:
+    order = groups_view.c.address, groups_view.c.consumer_group
+    rows = connection.execute(select(groups_view).where(wanted).order_by(*order).limit(most)).all()
     moved = all_seeks(connection)
     return tuple(
         Group(

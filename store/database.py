@@ -198,6 +198,15 @@ def _open(given: str, patience: Patience) -> _Connection:
 
 
 @contextmanager
+def reading(url: str, *, application_name: str, patience: Patience) -> Iterator[Connection]:
+    """Open a connection as :func:`connected`, on which nothing can be changed."""
+    with connected(url, application_name=application_name, patience=patience) as connection:
+        connection.execute(text("set default_transaction_read_only = on"))
+        connection.commit()
+        yield connection
+
+
+@contextmanager
 def connected(url: str, *, application_name: str = "coordinator", patience: Patience = ENDLESS) -> Iterator[Connection]:
     """Open one connection for the block; the caller commits. Driver errors become those of :mod:`store.errors`.
 

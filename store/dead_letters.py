@@ -97,8 +97,8 @@ class Replayed:
     left: tuple[tuple[int, str], ...]
 
 
-def boxes(connection: Connection) -> list[Box]:
-    """Return all addresses of dead letters, by name."""
+def boxes(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Box]:
+    """Return the addresses of dead letters, by name: those behind ``after``, and ``most`` at most."""
     counted = (
         select(consumer_group.c.address_id, func.count().label("letters"), func.min(entry.c.half_id).label("oldest"))
         .join(entry, entry.c.group_id == consumer_group.c.id)
@@ -107,10 +107,11 @@ def boxes(connection: Connection) -> list[Box]:
         .subquery()
     )
     query = _boxes(address.c.name, func.coalesce(counted.c.letters, 0).label("letters"), counted.c.oldest)
+    query = query.outerjoin_from(address, counted, counted.c.address_id == address.c.id)
+    if after is not None:
+        query = query.where(address.c.name > after)
     with boundary():
-        rows = connection.execute(
-            query.outerjoin_from(address, counted, counted.c.address_id == address.c.id).order_by(address.c.name)
-        ).all()
+        rows = connection.execute(query.order_by(address.c.name).limit(most)).all()
     return [
         Box(name=row.name, letters=row.letters, oldest=None if row.oldest is None else moment_of(row.oldest))
         for row in rows

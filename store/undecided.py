@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Select, case, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, case, delete, exists, func, insert, select, tuple_, update
 
 from store import audit
 from store.audit import Action
@@ -155,21 +155,26 @@ class Undecided:
     waits_seconds: float | None
 
 
-def all_undecided(connection: Connection) -> list[Undecided]:
-    """Return the undecided transactions, oldest first, except those too young to be in the store."""
-    decided = exists().where(op.c.id == txn.c.id)
+def all_undecided(connection: Connection, *, after: UUID | None = None, most: int | None = None) -> list[Undecided]:
+    """Return the undecided transactions, oldest first, except those too young to be in the store: those behind
+    ``after``, and ``most`` at most.
+    """
+    query = (
+        select(
+            txn,
+            POSTED.label("posted_now"),
+            RETIRED.label("retired_now"),
+            func.greatest(0, func.extract("epoch", func.now() - txn.c.declared_at)).label("age"),
+            func.extract("epoch", func.now() - txn.c.next_check_at).label("waits"),
+        )
+        .where(~exists().where(op.c.id == txn.c.id))
+        .order_by(txn.c.declared_at, txn.c.id)
+        .limit(most)
+    )
+    if after is not None:  # which may be decided by now: its id has its time
+        query = query.where(tuple_(txn.c.declared_at, txn.c.id) > (declared_at(after.bytes), after))
     with boundary():
-        rows = connection.execute(
-            select(
-                txn,
-                POSTED.label("posted_now"),
-                RETIRED.label("retired_now"),
-                func.greatest(0, func.extract("epoch", func.now() - txn.c.declared_at)).label("age"),
-                func.extract("epoch", func.now() - txn.c.next_check_at).label("waits"),
-            )
-            .where(~decided)
-            .order_by(txn.c.declared_at, txn.c.id)
-        ).all()
+        rows = connection.execute(query).all()
     lines = []
     for row in rows:
         left = row.producer_group is not None and (row.connection is None or row.connection < 0)

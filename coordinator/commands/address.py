@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -241,12 +240,10 @@ def list_(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
     """List the addresses with their messages counted."""
-    from store import addresses
+    from coordinator import answers
 
     with store(config, database_url, data_dir, work="counting") as connection:
-        lines = [asdict(line) for line in addresses.all_addresses(connection)]
-    for line in lines:
-        line.update(line.pop("counts"))
+        lines = answers.all_addresses(connection)
     print_rows(lines, ("name", "routing", "kind", "origin", "groups", "pending", *_COUNTS), as_json=as_json)
 
 
@@ -259,18 +256,10 @@ def show(
     config: Config = None,
 ) -> None:
     """Show one address, its policies and its consumer groups."""
-    from coordinator.address.addresses import shown
-    from store import addresses
+    from coordinator import answers
 
     with store(config, database_url, data_dir, work="counting") as connection:
-        found = addresses.one_address(connection, name)
-    if found is None:
-        fail(f"there is no address {shown(name)}")
-    detail = asdict(found)
-    detail.update(detail.pop("counts"))
-    for group in detail["groups"]:
-        del group["address"]
-        group.update(group.pop("counts"))
+        detail = answers.one_address(connection, name)
     if as_json:
         print_json(detail)
         return

@@ -14,10 +14,9 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
-from uuid import UUID
 
 import typer
 
@@ -150,10 +149,13 @@ def store(
     work: Work = "brief",
     status: int = 1,
 ) -> Iterator[Connection]:
-    """Yield a connection to the store, its schema checked; an error of the store ends the command with ``status``.
+    """Yield a connection to the store, its schema checked; an error of the store ends the command with ``status``, and
+    with 1 where the store does not have what the command asks for.
+
     ``reason``: of what is decided, for the audit.
     """
     person = actor(reason)
+    from coordinator.answers import Unknown
     from store import audit, migrations
     from store.database import BRIEF, COUNTING, ENDLESS, connected
     from store.errors import DatabaseUrlInvalid, Locked, StoreError
@@ -165,6 +167,8 @@ def store(
             migrations.check(connection)
             audit.act_as(connection, person)
             yield connection
+    except Unknown as error:
+        fail(str(error))
     except DatabaseUrlInvalid as error:
         fail(str(error), 2)
     except Locked as error:
@@ -206,7 +210,9 @@ def defects_by_name() -> Iterator[None]:
 
 def print_json(value: object) -> None:
     """Print one JSON document; times in ISO 8601, UTC."""
-    for piece in json.JSONEncoder(default=_plain, indent=2, ensure_ascii=False).iterencode(value):
+    from coordinator.answers import plain
+
+    for piece in json.JSONEncoder(default=plain, indent=2, ensure_ascii=False).iterencode(value):
         # JSON escapes control characters below U+0020 alone; a terminal acts on others too
         shown = piece if piece.isprintable() else "".join(map(_harmless, piece))
         sys.stdout.write(shown)
@@ -258,11 +264,3 @@ def _cell(value: object) -> str:
 def _harmless(character: str) -> str:
     """Escape a character of a JSON text: unprintable ones occur in strings, except line ends."""
     return character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(type(value).__name__)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fa
 from coordinator.commands.reconcile import given_moment
 
 if TYPE_CHECKING:
-    from store.audit import Action, Line
+    from store.audit import Action
 
 _COLUMNS = ("at", "who", "place", "what", "subject", "detail", "times", "why")
 
@@ -48,7 +48,8 @@ def audit(
     """Print who has decided what, when, from where and why: transactions decided by hand, repairs, changes of
     addresses, groups, users and permissions; and logins that failed. The oldest first.
     """
-    from store.audit import Wanted, read
+    from coordinator import answers
+    from store.audit import Wanted
 
     now = datetime.now(UTC)
     wanted = Wanted(
@@ -58,25 +59,25 @@ def audit(
         action=_action(what),
     )
     with store(config, database_url, data_dir) as connection:
-        lines = read(connection, wanted, limit)
+        lines = answers.audited(connection, wanted, limit)
     if as_json or form is Format.JSON:
         for line in lines:
-            typer.echo(json.dumps(asdict(line), default=datetime.isoformat, ensure_ascii=True))
+            typer.echo(json.dumps(line, default=answers.plain, ensure_ascii=True))
     else:
         print_table([_row(line) for line in lines], _COLUMNS)
 
 
-def _row(line: Line) -> dict[str, object]:
-    detail = " ".join(f"{name}={_shown(value)}" for name, value in line.detail.items() if value is not None)
+def _row(line: Mapping[str, Any]) -> dict[str, object]:
+    detail = " ".join(f"{name}={_shown(value)}" for name, value in line["detail"].items() if value is not None)
     return {
-        "at": line.at.astimezone(UTC),
-        "who": line.os_user or line.client_user,
-        "place": line.place,
-        "what": line.action,
-        "subject": line.subject,
+        "at": line["at"].astimezone(UTC),
+        "who": line["os_user"] or line["client_user"],
+        "place": line["place"],
+        "what": line["action"],
+        "subject": line["subject"],
         "detail": detail or None,
-        "times": line.times,
-        "why": line.reason,
+        "times": line["times"],
+        "why": line["reason"],
     }
 
 

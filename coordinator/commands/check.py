@@ -34,8 +34,7 @@ def check(
 
     Exit status: 0 all is well, 1 something is wrong (the last lines say what), 2 the store cannot be read.
     """
-    from dataclasses import asdict
-
+    from coordinator import answers
     from store import health
     from store.database import BRIEF, connected
     from store.errors import StoreError
@@ -48,12 +47,13 @@ def check(
     except StoreError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    wrong = health.wrong(found, fewest_free=fewest_free, least_bytes=read.limits.disk_free_bytes)
+    told = answers.checked(found, fewest_free=fewest_free, least_bytes=read.limits.disk_free_bytes)
     if as_json:
-        print_json({**asdict(found), "wrong": wrong})
-    else:
+        print_json(told)
+    wrong = told.pop("wrong")
+    if not as_json:
         disk = {} if found.free_bytes is not None else dict.fromkeys(("free_percent", "free_bytes"), "not looked at")
-        print_pairs({**asdict(found), **disk})
+        print_pairs({**told, **disk})
         for line in wrong:
             typer.echo(f"wrong: {line}")
     if wrong:

@@ -25,7 +25,7 @@ from coordinator.commands.administration import (
 if TYPE_CHECKING:
     from store.connections import ConnectionId
 
-app = typer.Typer(help="Look at the connections of clients, and close one.", no_args_is_help=True)
+app = typer.Typer(help="List the connections of clients, and close one.", no_args_is_help=True)
 
 _OPEN = (
     *("connection", "user", "host", "port", "container_id", "product", "version", "tls", "opened_at", "links"),

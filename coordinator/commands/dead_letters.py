@@ -48,10 +48,10 @@ def list_(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
     """List the addresses of dead letters, with how many they have."""
-    from store import dead_letters
+    from coordinator import answers
 
     with store(config, database_url, data_dir, work="counting") as connection:
-        lines = [asdict(box) for box in dead_letters.boxes(connection)]
+        lines = answers.all_dead_letters(connection)
     print_rows(lines, ("name", "letters", "oldest"), as_json=as_json)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -96,16 +95,11 @@ def list_(
     config: Config = None,
 ) -> None:
     """List the consumer groups with their messages counted, and their policies: their own, or the address's."""
-    from coordinator.address.addresses import shown
+    from coordinator import answers
     from store import addresses
 
     with store(config, database_url, data_dir, work="counting") as connection:
-        if address is not None and addresses.kind_of(connection, address) is None:
-            fail(f"there is no address {shown(address)}")
-        lines = [asdict(group) for group in addresses.all_groups(connection, address)]
-    for line in lines:
-        line["group"] = line.pop("name")
-        line.update(line.pop("counts"))
+        lines = answers.all_groups(connection, address)
     if as_json:
         print_json(lines)
     else:

@@ -32,12 +32,10 @@ from coordinator.commands.transactions import TxnId, read_txn_id
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from coordinator.commands.timeline import Timeline
+    from coordinator.timeline import Timeline
     from store.archive.reading import Archived
     from store.history import Message
 
-#: digits of an id of a message in the store
-_LONGEST_ID = 19
 #: digits of a message-id that is a number
 _LONGEST_NUMBER = 20
 #: What JMS clients put before a message-id.
@@ -101,12 +99,14 @@ def show_transaction(
     why), 2 that is no id, the store cannot be asked, or a copy in the archive that may have a part of it is missing or
     was changed.
     """
+    from coordinator import answers
+
     wanted = read_txn_id(txn_id)
     with (
         store(config, database_url, data_dir, status=2) as connection,
         _root(connection, archive, no_archive) as root,
     ):
-        found = _by_txn_id(connection, root, wanted, limit)
+        found = answers.transaction(connection, wanted, limit, root)
     if as_json:
         print_json(found.plain())
     else:
@@ -136,17 +136,19 @@ def show_message(
 
     Archive and exit status: as of coordinator transaction show.
     """
+    from coordinator import answers
+
     if since is None and until is not None:
         fail("--until: give --since, too; together they say where to look for a client's message-id", 2)
     bounds = None if since is None else _bounds(since, until)
-    half_id = 0 if bounds is not None else _number(message)
+    half_id = 0 if bounds is not None else _half_id(message)
     work: Work = "brief" if bounds is None else "long"
     with (
         store(config, database_url, data_dir, work=work, status=2) as connection,
         _root(connection, archive, no_archive) as root,
     ):
         if bounds is None:
-            found = [_by_half_id(connection, root, half_id)]
+            found = [answers.message(connection, half_id, root)]
         else:
             found = _by_message_id(connection, root, message, *bounds)
     if as_json:
@@ -157,10 +159,13 @@ def show_message(
         _print(line)
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_ID and int(text) < 1 << 63):
-        fail(f"MESSAGE: expected the number of a message, or --since with its message-id, not {text[:80]!r}", 2)
-    return int(text)
+def _half_id(text: str) -> int:
+    from coordinator import answers
+
+    try:
+        return answers.half_id_of(text)
+    except answers.Malformed as error:
+        fail(str(error), 2)
 
 
 @contextmanager
@@ -185,69 +190,10 @@ def _bounds(since: str, until: str | None) -> tuple[datetime, datetime]:
     return first, last
 
 
-def _by_txn_id(connection: Connection, root: Path | None, txn_id: UUID, limit: int) -> Timeline:
-    from coordinator.commands.timeline import of_transaction
-
-    found = of_transaction(connection, txn_id, limit, root)
-    if found is None:
-        fail(f"transaction {txn_id} {_why_unknown(connection, root, txn_id)}")
-    return found
-
-
-def _why_unknown(connection: Connection, root: Path | None, txn_id: UUID) -> str:
-    from coordinator.commands.timeline import as_utc
-    from store import history as known
-    from store import retention
-    from store.ids import declared_at
-
-    genuine = known.genuine(connection, txn_id)
-    if genuine is False:
-        return "is not known: its id was not made by this store, or for a user that was removed"
-    at, kept_since = declared_at(txn_id.bytes), retention.decisions_kept_since(connection)
-    declared = as_utc(at)
-    if kept_since is not None and declared < as_utc(kept_since):
-        why = f"it was declared at {declared}, and decisions are kept since {as_utc(kept_since)}"
-        known_once = "" if genuine else ", if it ever was"
-        return f"is not known any more{known_once}: {why}{_archived(connection, root, 'op', at)}"
-    if genuine is None:
-        return "is not known; this role of the database may not look whether its id was made by this store"
-    return (
-        f"was declared here at {declared}, and nothing else is known of it: it did no work, "
-        "or is undecided and younger than a moment"
-    )
-
-
-def _archived(connection: Connection, root: Path | None, table: str, moment: datetime) -> str:
-    """Return a hint at the archive, if it has the day of ``moment``."""
-    from store.archive import days
-
-    day = days.dropped(connection, table, moment)
-    if day is None:
-        return ""
-    if root is not None:
-        return f"; the archive's copy of {day.isoformat()} does not have it either"
-    return f"; that day is archived: --archive FOLDER reads it there, coordinator archive restore {day.isoformat()}"
-
-
-def _by_half_id(connection: Connection, root: Path | None, half_id: int) -> Timeline:
-    from coordinator.commands.timeline import as_utc, of_message
-    from store import retention
-    from store.ids import moment_of
-
-    found = of_message(connection, half_id, root)
-    if found is None:
-        kept_since = retention.messages_kept_since(connection)
-        if kept_since is not None and (at := moment_of(half_id)) < kept_since:
-            why = f"messages are kept since {as_utc(kept_since)}{_archived(connection, root, 'half', at)}"
-            fail(f"message {half_id} is not known any more, if it ever was: {why}")
-        fail(f"the store has no message {half_id}")
-    return found
-
-
 def _by_message_id(
     connection: Connection, root: Path | None, text: str, since: datetime, until: datetime
 ) -> list[Timeline]:
-    from coordinator.commands.timeline import of_message, unread
+    from coordinator.timeline import of_message, unread
     from store import history as known
     from store.archive.reading import Archived
 
@@ -268,7 +214,7 @@ def _by_message_id(
 
 
 def _why_none(connection: Connection, archive: Archived, text: str, since: datetime, until: datetime) -> str:
-    from coordinator.commands.timeline import as_utc, unread
+    from coordinator.timeline import as_utc, unread
     from store import retention
 
     why = [f"no message with the message-id {text[:80]!r} was posted from {as_utc(since)} to {as_utc(until)}"]
@@ -318,7 +264,7 @@ def _written(value: object, message_id: str) -> bool:
 
 
 def _print(line: Timeline) -> None:
-    from coordinator.commands.timeline import lines
+    from coordinator.timeline import lines
 
     print_pairs(line.head())
     typer.echo("")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from spark.period import Period
     from spark.report import Run
 
-_AGO = re.compile(r"(\d+)([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 #: The book that needs no file; one of this name is ./inbox.
 _INBOX = "inbox"
 
@@ -52,27 +50,13 @@ _Books = Annotated[
 ]
 
 
-def moment(text: str, now: datetime) -> datetime:
-    """Parse ``2026-03-01``, ``2026-03-01T12:00``, with or without a zone (then UTC), or ``24h``: that long before
-    ``now``.
-
-    :raises ValueError: anything else.
-    """
-    ago = _AGO.fullmatch(text.strip())
-    try:
-        if ago is not None:
-            return now - timedelta(**{_UNITS[ago.group(2)]: int(ago.group(1))})
-        found = datetime.fromisoformat(text.strip())
-        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no time; expected 2026-03-01, 2026-03-01T12:00Z or 24h (ago)") from None
-
-
 def given_moment(option: str, given: str | None, now: datetime, default: _Default) -> datetime | _Default:
-    """Return the :func:`moment` of an option; ends the command, with 2, if it is none."""
+    """Return the :func:`coordinator.answers.moment` of an option; ends the command, with 2, if it is none."""
+    from coordinator.answers import Malformed, moment
+
     try:
         return default if given is None else moment(given, now)
-    except ValueError as error:
+    except Malformed as error:
         fail(f"{option}: {error}", 2)
 
 

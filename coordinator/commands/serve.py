@@ -80,6 +80,11 @@ def _run(checked: Settings) -> int:
     from coordinator.process.children import Programs
     from coordinator.process.supervisor import Supervisor
 
+    if checked.metrics.listen is not None:
+        # In memory that all processes share, this costs half of what the one that needs it would copy to load it.
+        import coordinator.http.application
+        import coordinator.http.server  # noqa: F401
+
     logs.configure(checked.log)
     # a dump of a process, or of its PostgreSQL, would have messages and passwords in it (S8)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

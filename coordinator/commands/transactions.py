@@ -32,24 +32,22 @@ TxnId = Annotated[
 
 def read_txn_id(value: str) -> UUID:
     """Return the txn-id that the argument stands for; ends the command if it is none."""
-    # Clients print binary ids in many ways: AMQP 1.0 tools with a 0x, Java with colons.
-    digits = value.removeprefix("0x").replace("-", "").replace(":", "")
+    from coordinator import answers
+
     try:
-        if len(digits) != 32:
-            raise ValueError
-        return UUID(bytes=bytes.fromhex(digits))
-    except ValueError:
-        fail(f"TXN-ID: expected 32 hexadecimal digits, not {value[:80]!r}", 2)
+        return answers.txn_id_of(value)
+    except answers.Malformed as error:
+        fail(str(error), 2)
 
 
 def list_(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
     """List the undecided transactions, oldest first: age, owner, and for how long one waits for a checker."""
-    from store import undecided
+    from coordinator import answers
 
     with store(config, database_url, data_dir) as connection:
-        lines = [asdict(line) for line in undecided.all_undecided(connection)]
+        lines = answers.all_undecided(connection)
     print_rows(lines, _COLUMNS, as_json=as_json)
 
 

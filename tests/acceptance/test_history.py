@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from coordinator import timeline
 from coordinator.__main__ import app
 from coordinator.address.addresses import UNANSWERED as ADDRESS
-from coordinator.commands import timeline
 from store.database import connected
 from store.embedded.running import running_url
 from tests.fix_check_back import Plant

@@ -42,7 +42,7 @@ LONG = 2.0
 BRIEF = {
     "coordinator.process.measuring.POLL_SECONDS": 0.5,
     "coordinator.process.measuring.LONG_SECONDS": LONG,
-    "coordinator.process.measuring._LONGEST_REQUEST_SECONDS": 2.0,
+    "coordinator.http.server._LONGEST_REQUEST_SECONDS": 2.0,
     "coordinator.process.worker_reports.REPORT_SECONDS": 0.5,
     "coordinator.process.worker_reports.LONG_SECONDS": LONG,
     "store.health._LONG_SECONDS": 1,
@@ -210,14 +210,6 @@ def test_peers_that_send_nothing_keep_none_out(service: Service) -> None:
             peer.close()
 
 
-def test_a_request_without_a_version_is_answered_at_once(service: Service) -> None:
-    """One of HTTP/0.9 has no header: nothing is waited for."""
-    place = urlsplit(_place(service))
-    with socket.create_connection((place.hostname, place.port), timeout=PATIENCE) as peer:
-        peer.sendall(b"GET /healthz\r\n")
-        assert peer.recv(4096).startswith(b"HTTP/1.0 400 ")
-
-
 def _processes(service: Service, name: str) -> list[int]:
     children = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
     return [int(each) for each in children if Path(f"/proc/{each}/comm").read_text().strip() == name]
@@ -337,15 +329,15 @@ def test_nothing_listens_for_http_unless_told() -> None:
         ("GET /<script>alert(1)</script> HTTP/1.1", "404"),
         ("GET /../../etc/passwd HTTP/1.1", "404"),
         ("GET http://metadata/ HTTP/1.1", "404"),
-        ("POST /metrics HTTP/1.1", "501"),
-        ("DELETE /<script>alert(1)</script> HTTP/1.1", "501"),
-        ("<script>alert(1)</script> /metrics HTTP/1.1", "501"),
-        ("CONNECT other:80 HTTP/1.1", "501"),
+        ("POST /metrics HTTP/1.1", "405"),
+        ("DELETE /<script>alert(1)</script> HTTP/1.1", "404"),
+        ("<script>alert(1)</script> /metrics HTTP/1.1", "400"),
+        ("CONNECT other:80 HTTP/1.1", "404"),
         ("GET /metrics HTTP/9.9", "505"),
         ("GET /metrics SPDY/1", "400"),
         ("GET", "400"),
         ("GET /metrics", "400"),
-        ("GET /metrics HTTP/0.9", "400"),
+        ("GET /metrics HTTP/0.9", "505"),
     ],
 )
 def test_what_a_browser_could_be_told_is_inert(service: Service, request_line: str, code: str) -> None:

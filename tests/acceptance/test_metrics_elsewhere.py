@@ -56,7 +56,7 @@ def _settings(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def service(folder: Path) -> Iterator[Service]:
-    brief = {"coordinator.process.measuring._LONGEST_REQUEST_SECONDS": 2.0}
+    brief = {"coordinator.http.server._LONGEST_REQUEST_SECONDS": 2.0}
     with running_service({"log.level": "debug", **_settings(folder)}, brief) as service:
         yield service
 
@@ -158,12 +158,14 @@ def test_a_new_token_is_read_on_loopback_too(ca: Authority, tmp_path: Path) -> N
     """There without TLS, which clients have."""
     _put(tmp_path, ca.sign("clients", alternative=_HOST), "a-token-of-yesterday")
 
-    def asked(service: Service, token: str) -> int:
+    def asked(service: Service, token: str, path: str = "/metrics") -> int:
         (line,) = (line for line in service.log_lines() if line.get("event") == "metrics")
         connection = http.client.HTTPConnection("127.0.0.1", urlsplit(line["listen"][0]).port, timeout=PATIENCE)
-        connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
         try:
-            return connection.getresponse().status
+            answer = connection.getresponse()
+            assert (answer.headers["WWW-Authenticate"] is None) is (answer.status != 401)
+            return answer.status
         finally:
             connection.close()
 
@@ -176,6 +178,8 @@ def test_a_new_token_is_read_on_loopback_too(ca: Authority, tmp_path: Path) -> N
         while asked(service, "a-token-of-yesterday") != 401:
             assert time.monotonic() < deadline
         assert asked(service, "the-token-of-today") in (200, 503)
+        assert asked(service, "the-token-of-today", "/api/v1/addresses") == 200
+        assert asked(service, "a-token-of-yesterday", "/api/v1/addresses") == 401
 
 
 @pytest.mark.parametrize(

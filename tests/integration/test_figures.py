@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection, insert, text
 
-from coordinator.process.measuring import REST, label, registry
+from coordinator.process.metrics import REST, label, registry
 from coordinator.process.worker_reports import Workers
 from store import figures, reasons, recovery, watched
 from store.figures import BUCKETS, BY_HAND, MOST_REASONS, OTHER, Decided, FigureReader, Figures, GroupFigures

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
+from coordinator import timeline
 from coordinator.address.dead_letters import ORIGINAL_ID
-from coordinator.commands import timeline
-from coordinator.commands.timeline import as_utc
+from coordinator.timeline import as_utc
 from store.codec.encoding import encode_long, encode_symbol
 from store.ids import SLOTS, TxnIds, UuidV7, declared_at, id_at
 from store.partitions import make_days, op_id_at

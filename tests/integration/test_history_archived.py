@@ -15,9 +15,9 @@ from sqlalchemy import insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from typer.testing import CliRunner
 
+from coordinator import timeline
 from coordinator.__main__ import app
 from coordinator.address.dead_letters import ORIGINAL_ID
-from coordinator.commands import timeline
 from store.codec.encoding import encode_long, encode_symbol
 from store.ids import ADMINISTRATION, begin_of
 from store.partitions import make_days

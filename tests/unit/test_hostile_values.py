@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed_te
 from coordinator.address.addresses import dead_letter_name, is_too_long
 from coordinator.commands import administration
 from coordinator.process import logs
-from coordinator.process.measuring import registry
+from coordinator.process.metrics import registry
 from coordinator.process.worker_reports import Workers
 from coordinator.settings import LogSettings, SettingsInvalid, load
 from spark.finding import Finding

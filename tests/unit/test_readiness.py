@@ -49,8 +49,8 @@ def test_a_look_of_long_ago_says_nothing() -> None:
 def test_before_the_first_look_it_is_not_ready() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert Measuring("postgresql://", Supervising(ours), [], Settings(), None).wanting() != []
-        assert Measuring("postgresql://", Supervising(ours), [], Settings(), None).figures() is None
+        assert Measuring("postgresql://", Supervising(ours), Settings(), None).wanting() != []
+        assert Measuring("postgresql://", Supervising(ours), Settings(), None).figures() is None
 
 
 def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_parts_that_are_missing_are_told_and_so_is_their_return(monkeypatch: pyt
     ours, theirs = socket.socketpair()
     looks = [("entries",), ("entries",), ("entries", "undecided"), (), ()]
     with ours, theirs, capture_logs() as told:
-        of = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
+        of = Measuring("postgresql://", Supervising(ours), Settings(), None)
 
         def look() -> Figures:
             if len(looks) == 1:
@@ -90,7 +90,7 @@ def test_looks_take_a_part_of_the_time_and_a_store_that_is_away_is_looked_for_ag
     monkeypatch.setattr("coordinator.process.measuring.time.monotonic", lambda: 1000.0)
     ours, theirs = socket.socketpair()
     with ours:
-        of = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
+        of = Measuring("postgresql://", Supervising(ours), Settings(), None)
         seen = Figures(state=state, decided=Decided(), seconds=seconds)
         monkeypatch.setattr(of._reader, "read", lambda: seen)
         theirs.close()
@@ -102,6 +102,6 @@ def _measuring(state: State | None, since: float) -> Measuring:
     """``since``: seconds since the next look was due."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        of = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
+        of = Measuring("postgresql://", Supervising(ours), Settings(), None)
     of._last = (Figures(state=state, decided=Decided()), time.monotonic() - since)
     return of

@@ -1,15 +1,14 @@
-"""Which request for metrics makes room for a new one (S5, S11)."""
+"""Which request makes room for a new one (S5, S11)."""
 
 from __future__ import annotations
 
-import select
+import asyncio
 import socket
 
 import pytest
+from starlette.applications import Starlette
 
-from coordinator.process.children import Supervising
-from coordinator.process.measuring import _MOST_REQUESTS, Measuring, _Server
-from coordinator.settings import Settings
+from coordinator.http.server import _MOST_REQUESTS, Server
 
 _NEIGHBOUR = "2001:db8:0:1::1"
 _NETWORK = [f"2001:db8:0:2::{each:x}" for each in range(_MOST_REQUESTS)]
@@ -18,18 +17,25 @@ _NETWORK = [f"2001:db8:0:2::{each:x}" for each in range(_MOST_REQUESTS)]
 @pytest.mark.rule("S5", "S11")
 def test_a_host_with_many_addresses_of_its_network_keeps_none_out() -> None:
     """It may have all of a network of 64 bits; a request is cut off when its peer reads the end."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listener:
-        server = _Server(listener, Measuring("postgresql://", Supervising(ours), [], Settings(), None))
-        peers = {address: _asks(server, address) for address in (_NEIGHBOUR, *_NETWORK)}
-        (cut,), _, _ = select.select(list(peers.values()), [], [], 20)
-        assert (cut is peers[_NETWORK[0]], cut.recv(1)) == (True, b"")
-        for peer in peers.values():
-            peer.close()
 
+    async def first_cut() -> str:
+        loop = asyncio.get_running_loop()
+        server = Server(Starlette(), [], lambda: None)
+        ends = {}
+        for address in (_NEIGHBOUR, *_NETWORK):
+            ours, theirs = socket.socketpair()
+            theirs.setblocking(False)
+            server.take(ours, address)
+            ends[asyncio.create_task(loop.sock_recv(theirs, 1))] = address, theirs
+        try:
+            async with asyncio.timeout(20):
+                (cut,), _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            assert cut.result() == b""
+            return ends[cut][0]
+        finally:
+            for _, theirs in ends.values():
+                theirs.close()
+            for each in asyncio.all_tasks() - {asyncio.current_task()}:
+                each.cancel()
 
-def _asks(server: _Server, address: str) -> socket.socket:
-    """A peer that has connected from there, and says nothing."""
-    ours, theirs = socket.socketpair()
-    server.process_request(ours, (address, 50_000, 0, 0))
-    return theirs
+    assert asyncio.run(first_cut()) == _NETWORK[0]

@@ -1,0 +1,225 @@
+"""Answers are what operators are told of the store, the same by commands (``--json``) and by HTTP: values that
+:func:`plain` makes JSON of, or an error whose message says why there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from coordinator.address.addresses import GROUP_SEPARATOR, shown
+from coordinator.timeline import Timeline, as_utc, of_message, of_transaction
+from store import addresses, audit, dead_letters, health, history, retention, undecided
+from store.archive import days
+from store.ids import declared_at, moment_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from store.health import Health
+
+Answer = dict[str, Any]
+
+_AGO = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+#: digits of an id of a message in the store
+_LONGEST_ID = 19
+
+
+class Unknown(Exception):
+    """The store does not have what was asked for."""
+
+
+class Malformed(Exception):
+    """What was asked for cannot be there: its name or number is none."""
+
+
+def plain(value: object) -> str:
+    """Return a value that JSON has no form for as text: times in ISO 8601."""
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """Parse ``2026-03-01``, ``2026-03-01T12:00``, with or without a zone (then UTC), or ``24h``: that long before
+    ``now``.
+
+    :raises Malformed: anything else.
+    """
+    ago = _AGO.fullmatch(text.strip())
+    try:
+        if ago is not None:
+            return now - timedelta(**{_UNITS[ago.group(2)]: int(ago.group(1))})
+        found = datetime.fromisoformat(text.strip())
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise Malformed(f"{text!r} is no time; expected 2026-03-01, 2026-03-01T12:00Z or 24h (ago)") from None
+
+
+# Of lists, `after` is the key of the last one that is known already, and `most` the longest list; None: all.
+
+
+def all_addresses(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Answer]:
+    """Return the addresses by name, with their messages counted. The key is the name."""
+    return [_counted(asdict(line)) for line in addresses.all_addresses(connection, after=after, most=most)]
+
+
+def one_address(connection: Connection, name: str) -> Answer:
+    """Return an address with its policies and consumer groups.
+
+    :raises Unknown: there is none of that name.
+    """
+    found = addresses.one_address(connection, name)
+    if found is None:
+        raise Unknown(f"there is no address {shown(name)}")
+    detail = _counted(asdict(found))
+    for group in detail["groups"]:
+        del group["address"]
+        _counted(group)
+    return detail
+
+
+def all_groups(
+    connection: Connection, address: str | None = None, *, after: str | None = None, most: int | None = None
+) -> list[Answer]:
+    """Return the consumer groups, or those of ``address``, with their messages counted, and their policies. The key is
+    their name, as :func:`group_key` makes it.
+
+    :raises Unknown: there is no such address.
+    """
+    if address is not None and addresses.kind_of(connection, address) is None:
+        raise Unknown(f"there is no address {shown(address)}")
+    above = None
+    if after is not None:
+        of, _, name = after.partition(GROUP_SEPARATOR)
+        above = of, name
+    lines = [asdict(group) for group in addresses.all_groups(connection, address, after=above, most=most)]
+    for line in lines:
+        line["group"] = line.pop("name")
+        _counted(line)
+    return lines
+
+
+def group_key(line: Mapping[str, Any]) -> str:
+    """Return the name of a group as a client's source has it."""
+    return f"{line['address']}{GROUP_SEPARATOR if line['group'] else ''}{line['group']}"
+
+
+def _counted(line: Answer) -> Answer:
+    """Return ``line`` with each of its counts by name."""
+    line.update(line.pop("counts"))
+    return line
+
+
+def all_undecided(connection: Connection, *, after: UUID | None = None, most: int | None = None) -> list[Answer]:
+    """Return the undecided transactions, oldest first. The key is the txn-id."""
+    return [asdict(line) for line in undecided.all_undecided(connection, after=after, most=most)]
+
+
+def all_dead_letters(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Answer]:
+    """Return the addresses of dead letters by name, with how many they have. The key is the name."""
+    return [asdict(box) for box in dead_letters.boxes(connection, after=after, most=most)]
+
+
+def audited(connection: Connection, wanted: audit.Wanted, most: int) -> list[Answer]:
+    """Return the last ``most`` of the wanted rows of the audit, the oldest first."""
+    return [asdict(line) for line in audit.read(connection, wanted, most)]
+
+
+def checked(found: Health, *, fewest_free: int, least_bytes: int) -> Answer:
+    """Return the state of the store, and under ``wrong`` a sentence for each thing that needs an operator."""
+    return {**asdict(found), "wrong": health.wrong(found, fewest_free=fewest_free, least_bytes=least_bytes)}
+
+
+# What became of a transaction or of a message. `root`: the folder of the archive, which is read for days that the store
+# has dropped; None: it is not read.
+
+
+def txn_id_of(text: str) -> UUID:
+    """Return the txn-id that an operator has written.
+
+    :raises Malformed: it is none.
+    """
+    # Clients print binary ids in many ways: AMQP 1.0 tools with a 0x, Java with colons.
+    digits = text.removeprefix("0x").replace("-", "").replace(":", "")
+    try:
+        if len(digits) != 32:
+            raise ValueError
+        return UUID(bytes=bytes.fromhex(digits))
+    except ValueError:
+        raise Malformed(f"TXN-ID: expected 32 hexadecimal digits, not {text[:80]!r}") from None
+
+
+def half_id_of(text: str) -> int:
+    """Return the number of a message in the store that an operator has written.
+
+    :raises Malformed: it is none.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_ID and int(text) < 1 << 63):
+        raise Malformed(f"MESSAGE: expected the number of a message, or --since with its message-id, not {text[:80]!r}")
+    return int(text)
+
+
+def transaction(connection: Connection, txn_id: UUID, most: int, root: Path | None = None) -> Timeline:
+    """Return the life of a transaction, and of the first ``most`` messages that it posted or retired.
+
+    :raises Unknown: nothing is known of it; the message says why.
+    :raises ArchiveUnusable: a copy that may have a part of it is missing, or was changed.
+    """
+    found = of_transaction(connection, txn_id, most, root)
+    if found is None:
+        raise Unknown(f"transaction {txn_id} {_why_unknown(connection, root, txn_id)}")
+    return found
+
+
+def message(connection: Connection, half_id: int, root: Path | None = None) -> Timeline:
+    """Return the life of a message.
+
+    :raises Unknown: nothing is known of it; the message says why.
+    :raises ArchiveUnusable: a copy that may have a part of it is missing, or was changed.
+    """
+    found = of_message(connection, half_id, root)
+    if found is None:
+        kept_since = retention.messages_kept_since(connection)
+        if kept_since is not None and (at := moment_of(half_id)) < kept_since:
+            why = f"messages are kept since {as_utc(kept_since)}{_archived(connection, root, 'half', at)}"
+            raise Unknown(f"message {half_id} is not known any more, if it ever was: {why}")
+        raise Unknown(f"the store has no message {half_id}")
+    return found
+
+
+def _why_unknown(connection: Connection, root: Path | None, txn_id: UUID) -> str:
+    genuine = history.genuine(connection, txn_id)
+    if genuine is False:
+        return "is not known: its id was not made by this store, or for a user that was removed"
+    at, kept_since = declared_at(txn_id.bytes), retention.decisions_kept_since(connection)
+    declared = as_utc(at)
+    if kept_since is not None and declared < as_utc(kept_since):
+        why = f"it was declared at {declared}, and decisions are kept since {as_utc(kept_since)}"
+        known_once = "" if genuine else ", if it ever was"
+        return f"is not known any more{known_once}: {why}{_archived(connection, root, 'op', at)}"
+    if genuine is None:
+        return "is not known; this role of the database may not look whether its id was made by this store"
+    return (
+        f"was declared here at {declared}, and nothing else is known of it: it did no work, "
+        "or is undecided and younger than a moment"
+    )
+
+
+def _archived(connection: Connection, root: Path | None, table: str, moment: datetime) -> str:
+    """Return a hint at the archive, if it has the day of ``moment``."""
+    day = days.dropped(connection, table, moment)
+    if day is None:
+        return ""
+    if root is not None:
+        return f"; the archive's copy of {day.isoformat()} does not have it either"
+    return f"; that day is archived: --archive FOLDER reads it there, coordinator archive restore {day.isoformat()}"

@@ -1,0 +1,77 @@
+"""Which commands the API answers: neither has what the other lacks, unless the table says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import typer.main
+from fastapi.routing import APIRoute
+
+from coordinator.__main__ import app
+from coordinator.http.api import routes
+
+pytestmark = pytest.mark.rule("S11")
+
+_CHANGES = "it changes the store: the API has no login yet, and the audit no name for who asks"
+_USERS = "it lists who may do what: the API has no login yet"
+_RUNS = "it runs as long as it takes, as a program of its own"
+_FILES = "it works on files of this machine"
+_NOT_YET = "the API does not have it yet"
+
+_NOT_OVER_HTTP = {
+    "serve": "it is what answers",
+    "migrate": _RUNS,
+    "maintain": _RUNS,
+    "sql": "it is a terminal on the database",
+    "reconcile": _RUNS,
+    "watch": _RUNS,
+    "repair": _CHANGES,
+    "address add": _CHANGES,
+    "address set": _CHANGES,
+    "address purge": _CHANGES,
+    "address remove": _CHANGES,
+    "group set": _CHANGES,
+    "group seek": _CHANGES,
+    "transaction resolve": _CHANGES,
+    "transaction resume": _CHANGES,
+    "connection list": _NOT_YET,
+    "connection show": _NOT_YET,
+    "connection close": _CHANGES,
+    "dead-letters replay": _CHANGES,
+    "dead-letters show": _NOT_YET,
+    "dead-letters export": _NOT_YET,
+    "findings list": _NOT_YET,
+    "findings show": _NOT_YET,
+    "permission grant": _CHANGES,
+    "permission revoke": _CHANGES,
+    "permission list": _USERS,
+    "role grant": _CHANGES,
+    "user add": _CHANGES,
+    "user set": _CHANGES,
+    "user remove": _CHANGES,
+    "user list": _USERS,
+    "archive on": _FILES,
+    "archive off": _FILES,
+    "archive write": _FILES,
+    "archive restore": _FILES,
+}
+
+
+def _commands(of: object, name: str = "") -> Iterator[str]:
+    inner = getattr(of, "commands", None)
+    if inner is None:
+        yield name
+    else:
+        for each, command in inner.items():
+            yield from _commands(command, f"{name} {each}".strip())
+
+
+def test_each_command_is_there_or_the_table_says_why() -> None:
+    answered = {
+        str(route.summary).removeprefix("coordinator ").partition(" --")[0]
+        for route in routes.routes
+        if isinstance(route, APIRoute)
+    }
+    assert not answered & _NOT_OVER_HTTP.keys()
+    assert answered | _NOT_OVER_HTTP.keys() == set(_commands(typer.main.get_command(app)))

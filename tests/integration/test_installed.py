@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -250,7 +251,61 @@ def test_the_source_distribution_is_whole(dist: Path, python: Path) -> None:
         assert _names(other) == names
 
 
+def _is_told(message: str, said: str) -> None:
+    """It is in the page's table, where … stands for anything, and in what was said."""
+    assert f"`{message}`" in (ROOT / "docs/how-to/install.md").read_text("utf-8")
+    assert re.search(".*".join(re.escape(part) for part in message.split("…")), said), said
+
+
+def _pip_says(python: Path, folder: Path, *arguments: str | Path, **more: str) -> str:
+    """What pip says in an environment of that Python; it has to fail."""
+    environment = {**os.environ, "UV_NO_CONFIG": "1"}
+    make: list[str | Path] = [_UV, "venv", "--quiet", "--no-project", "--seed", "--python", python, folder / "venv"]
+    subprocess.run(make, env=environment, check=True)
+    install: list[str | Path] = [folder / "venv/bin/pip", "install", "--no-cache-dir", "--no-deps", *arguments]
+    done = subprocess.run(install, env={**environment, **more}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_an_older_python(dist: Path, tmp_path: Path) -> None:
+    """It takes no wheel of ours, so pip takes the source."""
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    found = next(
+        (path for path in (*kept.glob("3.10.*/bin/python"), Path("/usr/bin/python3.10")) if path.exists()), None
+    )
+    if found is None:
+        pytest.skip("CPython 3.10 is not there")
+    (source,) = dist.glob("*.tar.gz")
+    _is_told("requires a different Python: 3.10… not in '>=3.11'", _pip_says(found, tmp_path, source))
+
+
+def test_a_wheel_for_another_processor(dist: Path, python: Path, tmp_path: Path) -> None:
+    wheel = next(dist.glob("amqp_transaction_coordinator-*.whl"))
+    other = tmp_path / re.sub(r"linux_(\d+_\d+)_\w+\.whl$", r"linux_\1_riscv64.whl", wheel.name)
+    assert other.name != wheel.name
+    shutil.copy(wheel, other)
+    _is_told("is not a supported wheel on this platform", _pip_says(python, tmp_path, other))
+
+
+def test_proton_without_a_compiler(python: Path, tmp_path: Path) -> None:
+    """Where the folder with its wheel is not given."""
+    source = ["--no-binary", "python-qpid-proton", "python-qpid-proton==0.40.*"]
+    said = _pip_says(python, tmp_path, *source, PATH="/nowhere", CC="/nowhere/gcc")
+    _is_told("No such file or directory: '…gcc'", said)
+
+
+def test_an_installation_that_was_interrupted(plain: Installed) -> None:
+    """Its last packages are not there."""
+    (package,) = (plain.folder / "venv").glob("lib/python*/site-packages/structlog")
+    package.rename(package.with_name("gone"))
+    try:
+        _is_told("No module named …", plain.run("coordinator", "serve", status=1))
+    finally:
+        package.with_name("gone").rename(package)
+
+
 def _names(wheel: Path) -> set[str]:
-    """The files in it that are not compiled."""
+    """The files in it that are not compiled. Folders are said by some of the programs that write wheels."""
     names = zipfile.ZipFile(wheel).namelist()
-    return {name for name in names if ".dist-info/" not in name and not name.endswith(".so")}
+    return {name for name in names if ".dist-info/" not in name and not name.endswith((".so", "/"))}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,12 +23,12 @@ pytestmark = pytest.mark.night
 _UV = Path(sys.executable).with_name("uv")
 _PATIENCE_SECONDS = 600
 #: what docs/how-to/install.md names, and Python
-_PACKAGES = "python3,python3-venv,libssl3,libsasl2-2,libsasl2-modules"
-#: The tour as a script: the service is killed, and started again.
+_PACKAGES = ("python3", "python3-venv", "libssl3", "libsasl2-2", "libsasl2-modules")
+#: The tour as a script for programs in BIN: the service is killed, and started again.
 _TOUR = """
 set -e
 serve() {
-    coordinator serve --listen URL --data-dir /var/tmp/store >>/var/tmp/log 2>&1 &
+    coordinator serve --listen URL OPTIONS >>/var/tmp/log 2>&1 &
     service=$!
     until grep -q '"event": "listening"' /var/tmp/log; do
         kill -0 $service || { cat /var/tmp/log; exit 1; }
@@ -36,10 +38,11 @@ serve() {
 trap 'kill -9 $service 2>/dev/null || true' EXIT
 cd /tour
 touch /var/tmp/log
-PATH=/installed/bin:$PATH
+PATH=BIN:$PATH
+coordinator --version
 serve
 transaction=$(python post.py commit tea milk)
-coordinator transaction show --data-dir /var/tmp/store "$transaction"
+coordinator transaction show OPTIONS "$transaction"
 kill -9 $service
 wait $service || true
 : >/var/tmp/log
@@ -56,8 +59,8 @@ class Tree:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def run(self, *command: str) -> str:
-        """What it prints."""
+    def run(self, *command: str, status: int = 0) -> str:
+        """What it prints; it has to end with ``status``."""
         # the mount is its own, and gone with it
         script = 'mount -t proc proc "$1/proc" && exec chroot "$@"'
         done = subprocess.run(
@@ -69,22 +72,46 @@ class Tree:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout
+        assert done.returncode == status, done.stdout
         return done.stdout
 
 
-@pytest.fixture(params=["bookworm", "trixie"])
-def tree(request: pytest.FixtureRequest) -> Iterator[Tree]:
+@contextmanager
+def _debian(release: str, packages: Sequence[str]) -> Iterator[Tree]:
     if shutil.which("debootstrap") is None or os.geteuid() != 0:
         pytest.skip("a minimal Debian is made by debootstrap, as root, and one of them is not there")
     with tempfile.TemporaryDirectory(prefix="coordinator-debian-", dir="/var/tmp") as folder:
         made = Path(folder)
         made.chmod(0o755)
-        name = {"bookworm": "libssl3", "trixie": "libssl3t64"}[request.param]
-        packages = _PACKAGES.replace("libssl3", name)
-        command = ["debootstrap", "--variant=minbase", f"--include={packages}", request.param, folder]
+        command = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", release, folder]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         yield Tree(made)
+
+
+@pytest.fixture(params=["bookworm", "trixie"])
+def tree(request: pytest.FixtureRequest) -> Iterator[Tree]:
+    named = {"libssl3": "libssl3t64"} if request.param == "trixie" else {}
+    with _debian(request.param, [named.get(name, name) for name in _PACKAGES]) as made:
+        yield made
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def _save_tour(tree: Tree, programs: str, options: str) -> None:
+    """The README's programs, and the script ``/tour/go``. ``options``: of the service and its commands."""
+    (tree.folder / "tour").mkdir()
+    url = f"amqp://127.0.0.1:{_free_port()}"
+    for block in blocks(section("A tour of two minutes")):
+        if block.language == "python":
+            text = block.text.replace("amqp://127.0.0.1:5672", url)
+            (tree.folder / "tour" / text.split()[1].rstrip(":")).write_text(text)
+    go = _TOUR.replace("URL", url).replace("OPTIONS", options).replace("BIN", programs)
+    (tree.folder / "tour" / "go").write_text(go)
 
 
 def _wheels(dist: Path, version: str, folder: Path) -> None:
@@ -102,14 +129,32 @@ def test_it_is_installed_and_the_tour_goes(tree: Tree, dist: Path) -> None:
     _wheels(dist, version, tree.folder / "wheels")
     tree.run("python3", "-m", "venv", "/installed")
     install = ["/installed/bin/pip", "install", "--quiet", "--no-index", "--find-links", "/wheels"]
+    tree.run(*install, "amqp-transaction-coordinator")
+    said = tree.run("/installed/bin/coordinator", "serve", "--data-dir", "/var/tmp/store", status=2)
+    assert "no PostgreSQL programs found" in said
     tree.run(*install, "amqp-transaction-coordinator[embedded]")
-    (tree.folder / "tour").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"amqp://127.0.0.1:{free.getsockname()[1]}"
-    for block in blocks(section("A tour of two minutes")):
-        if block.language == "python":
-            text = block.text.replace("amqp://127.0.0.1:5672", url)
-            (tree.folder / "tour" / text.split()[1].rstrip(":")).write_text(text)
-    (tree.folder / "tour" / "go").write_text(_TOUR.replace("URL", url))
+    _save_tour(tree, "/installed/bin", "--data-dir /var/tmp/store")
     assert tree.run("sh", "/tour/go").endswith("tea\nmilk\n")
+
+
+def test_the_package_serves_as_its_user_and_leaves_its_data(dist: Path) -> None:
+    """On the release that this machine has, of which it is."""
+    release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    done = subprocess.run([ROOT / ".ci" / "deb"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (package,) = dist.glob("*.deb")
+    depends = subprocess.run(["dpkg-deb", "--field", package, "Depends"], capture_output=True, text=True, check=True)
+    needed = {name.split()[0] for name in depends.stdout.split(",")}
+    with _debian(release, sorted(needed)) as tree:
+        shutil.copy(package, tree.folder)
+        tree.run("dpkg", "--install", f"/{package.name}")
+        assert tree.run("stat", "--format=%U:%G %a", "/var/lib/coordinator") == "coordinator:coordinator 700\n"
+        _save_tour(tree, "/opt/coordinator/bin", "--config /etc/coordinator/coordinator.toml")
+        as_its_user = ["setpriv", "--reuid=coordinator", "--regid=coordinator", "--init-groups", "--reset-env"]
+        metrics = f"COORDINATOR_METRICS__LISTEN=http://127.0.0.1:{_free_port()}"
+        said = tree.run(*as_its_user, "env", metrics, "sh", "/tour/go")
+        assert "its rules compiled as well" in said
+        assert said.endswith("tea\nmilk\n")
+        tree.run("dpkg", "--purge", "amqp-transaction-coordinator")
+        assert (tree.folder / "var/lib/coordinator/postgresql").is_dir()
+        assert not (tree.folder / "opt/coordinator").exists()

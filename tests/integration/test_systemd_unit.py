@@ -37,8 +37,8 @@ def _done(*arguments: object) -> str:
 def test_systemd_takes_the_unit(tmp_path: Path, database: tuple[str, ...]) -> None:
     unit = tmp_path / "coordinator.service"
     text = (FOLDER / unit.name).read_text("utf-8")
-    assert "ExecStart=/opt/coordinator/.venv/bin/coordinator serve" in text
-    unit.write_text(text.replace("/opt/coordinator/.venv/bin/coordinator", "/bin/true"))
+    assert "ExecStart=/opt/coordinator/bin/coordinator serve" in text
+    unit.write_text(text.replace("/opt/coordinator/bin/coordinator", "/bin/true"))
     more = tmp_path / f"{unit.name}.d"
     more.mkdir()
     for name in database:

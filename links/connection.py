@@ -27,7 +27,7 @@ from links.sole import Sole, policy
 from links.tls import TlsSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from coordinator.address.permissions import Rights
     from coordinator.connection_list import Line
@@ -159,14 +159,7 @@ class Connection(Client):
         """Log why the connection is closed, unless that was logged before."""
         if self.close_reason is None:
             self.close_reason = reason
-            if "description" in more:
-                said = [str(more[name]) for name in ("condition", "description") if name in more]
-                self.last_error = printable(": ".join(said), _LONGEST_ERROR)
-            if (
-                self.opened or reason is not CloseReason.CLIENT_GONE
-            ):  # else a monitor that looks whether the port is open
-                line = self.line((0.0, 0.0))._replace(closed=time.time(), close_reason=reason.value)
-                self.service.connection_list.ended(self.number, line)
+            self.list_end(reason, more)
             tell = log.debug if reason in USUAL else log.info
             tell(
                 "connection closed",
@@ -176,6 +169,15 @@ class Connection(Client):
                 user=self.user,
                 **more,
             )
+
+    def list_end(self, reason: CloseReason, more: Mapping[str, object]) -> None:
+        """Keep why the connection is closed for operators. A monitor that only opens the port and leaves is no client."""
+        if "description" in more:
+            said = [str(more[name]) for name in ("condition", "description") if name in more]
+            self.last_error = printable(": ".join(said), _LONGEST_ERROR)
+        if self.opened or reason is not CloseReason.CLIENT_GONE:
+            line = self.line((0.0, 0.0))._replace(closed=time.time(), close_reason=reason.value)
+            self.service.connection_list.ended(self.number, line)
 
     def erred(self, condition: Condition, description: str) -> None:
         """Keep the error for operators."""

@@ -26,6 +26,9 @@ class _Named:
     close_reason: CloseReason | None = None
     peer, container, user = "127.0.0.1:1", "c", None
 
+    def list_end(self, *_: object) -> None:
+        pass
+
 
 @pytest.mark.parametrize(
     ("reason", "level"), [(CloseReason.PROTOCOL_ERROR, "info"), (CloseReason.CLIENT_GONE, "debug")]

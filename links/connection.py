@@ -171,7 +171,7 @@ class Connection(Client):
             )
 
     def list_end(self, reason: CloseReason, more: Mapping[str, object]) -> None:
-        """Keep why the connection is closed for operators. A monitor that only opens the port and leaves is no client."""
+        """Keep why the connection is closed for operators. A monitor that opens the port and leaves is no client."""
         if "description" in more:
             said = [str(more[name]) for name in ("condition", "description") if name in more]
             self.last_error = printable(": ".join(said), _LONGEST_ERROR)

@@ -77,6 +77,16 @@ def _until(found: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
+def _until_checked(service: Service, wrong: str) -> None:
+    """The store has what the last beat has written."""
+
+    def checked() -> bool:
+        done = service.command("check", "--fewest-free", "0")
+        return done.returncode == 1 and re.search(wrong, done.stdout) is not None
+
+    _until(checked)
+
+
 def _ready(service: Service) -> int:
     return _get(service, "/readyz")[0]
 
@@ -258,9 +268,7 @@ def test_a_store_that_does_not_commit(service: Service, begin_at: BeginAt, addre
         assert _told(service, "commit_waits_seconds", worker="0") > LONG
         assert _told(service, "store_up") == 1
         service.wait_for(lambda line: line.get("event") == "the store does not commit: clients wait")
-        checked = service.command("check", "--fewest-free", "0")
-        assert checked.returncode == 1
-        assert re.search(r"wrong: a batch of the service waits for \d+ s.*held up by process \d+ \(", checked.stdout)
+        _until_checked(service, r"wrong: a batch of the service waits for \d+ s.*held up by process \d+ \(")
     assert control.answer_to(asked).state == Accepted()
     _until(lambda: _ready(service) == 200)
     service.wait_for(lambda line: line.get("event") == "the store commits again")
@@ -279,10 +287,7 @@ def test_a_store_whose_disk_is_full(service: Service, begin_at: BeginAt, address
             lambda line: line.get("event") == "the store does not commit: clients wait", since=lines
         )
         assert said["hint"] == full
-        # The store has what the last beat has written.
-        _until(lambda: service.command("check", "--fewest-free", "0").returncode == 1)
-        checked = service.command("check", "--fewest-free", "0").stdout
-        assert re.search(rf"wrong: a batch of the service waits for \d+ s.*; {re.escape(full)}\n", checked)
+        _until_checked(service, rf"wrong: a batch of the service waits for \d+ s.*; {re.escape(full)}\n")
     assert sender.answer_to(posted).state == Accepted()
 
 

@@ -1,8 +1,8 @@
 """An instance lists its connections in the store, where operators see them, and closes those that operators want
 closed.
 
-Each few seconds it looks at its connections, some in a turn, and writes what has changed of them. It counts nothing
-for that: a connection that no frame has passed since the last look is passed over.
+Each few seconds it scans its connections, some in a turn, and writes what has changed of them. It counts nothing
+for that: a connection that no frame has passed since the last scan is passed over.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from coordinator.instance import Instance
 
 
-#: seconds between two looks
-LOOK_SECONDS = 5.0
+#: seconds between two scans
+SCAN_SECONDS = 5.0
 #: Ended connections that stay in the list.
 MOST_ENDED = 100
-#: What one turn looks at: connections, and links of those that have changed.
+#: What one turn scans: connections, and links of those that have changed.
 _MOST_AT_ONCE = 200
 #: rows deleted at once
 _MOST_GONE = 5000
@@ -53,7 +53,7 @@ class Listed(Protocol):
 
 
 class _Seen:
-    """An open connection as the last look saw it."""
+    """An open connection as the last scan saw it."""
 
     __slots__ = ("activity", "at", "carried", "connection", "digest", "has_row", "moves")
 
@@ -62,7 +62,7 @@ class _Seen:
         self.activity = -1
         self.carried = (0, 0)
         self.at = time.monotonic()
-        #: whether messages have passed between the last two looks
+        #: whether messages have passed between the last two scans
         self.moves = False
         #: of the line that was written last
         self.digest = 0
@@ -91,13 +91,13 @@ class ConnectionList:
         self._ended: OrderedDict[int, _Ended] = OrderedDict()
         #: connections whose rows are to be deleted
         self._gone: deque[int] = deque()
-        #: connections that this look has still to see
+        #: connections that this scan has still to see
         self._left: deque[_Seen] = deque()
-        self._looking = False
+        self._scanning = False
 
     def start(self) -> None:
-        self._instance.loop.call_later(LOOK_SECONDS, self.start)
-        self._look()
+        self._instance.loop.call_later(SCAN_SECONDS, self.start)
+        self._scan()
 
     def connected(self) -> None:
         """Write all lines again, as a server that has crashed has lost them; requests may have been missed."""
@@ -124,16 +124,16 @@ class ConnectionList:
             if ended.has_row:
                 self._gone.append(oldest)
 
-    # -- looks
+    # -- scans
 
-    def _look(self) -> None:
-        if not self._looking:
-            self._looking = True
+    def _scan(self) -> None:
+        if not self._scanning:
+            self._scanning = True
             self._left.extend(self._seen.values())
             self._go_on()
 
     def _go_on(self) -> None:
-        """Look at some of the connections, and write what has changed; then at the next ones."""
+        """Scan some of the connections, and write what has changed; then at the next ones."""
         texts = [*self._just_ended(), *self._changed()]
         gone = [self._gone.popleft() for _ in range(min(len(self._gone), _MOST_GONE))]
         if texts or gone:
@@ -188,7 +188,7 @@ class ConnectionList:
         if self._left or self._gone:
             self._instance.loop.call_later(0, self._go_on)
         else:
-            self._looking = False
+            self._scanning = False
 
     # -- closing
 
@@ -208,4 +208,4 @@ class ConnectionList:
             if seen is not None:
                 seen.connection.close_by_hand(reason)
         if answer:
-            self._look()
+            self._scan()

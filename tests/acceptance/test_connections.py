@@ -30,8 +30,8 @@ from tests.wire.sasl import Login, plain
 from tests.wire.types import Symbol, UInt
 from tests.workers import pids_of_workers
 
-#: instances look at their connections at once
-BRIEF = {"coordinator.connection_list.LOOK_SECONDS": 0.1}
+#: instances scan their connections at once
+BRIEF = {"coordinator.connection_list.SCAN_SECONDS": 0.1}
 
 Line = dict[str, Any]
 
@@ -187,7 +187,7 @@ def test_the_last_hundred_of_an_instance_are_told() -> None:
             peer.open(container_id=f"short-{number}")
             peer.close()
             Peer(service.port).close_socket()  # as a monitor does
-        # the rows before go with the next look
+        # the rows before go with the next scan
         wanted = [f"short-{number}" for number in range(119, 19, -1)]
         waited(lambda: {} if [each["container_id"] for each in lines(service, "--closed")] == wanted else None)
         first = service.command("connection", "list", "--closed", "--limit", "1")

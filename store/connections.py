@@ -15,13 +15,14 @@ from sqlalchemy import Connection, Row, Select, func, select, update
 from store import audit, channels
 from store.audit import Action
 from store.errors import Conflict, boundary
+from store.questions.connections import LinkLine
 from store.recovery import LIVE
 from store.tables import connection as client_connection
 from store.tables import instance
 
 #: Seconds in which an instance closes a connection, unless its database or its machine is slow.
 CLOSE_SECONDS = 10.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 class NoSuchConnection(Conflict):
@@ -41,21 +42,6 @@ class ConnectionId:
 
     def __str__(self) -> str:
         return f"{self.instance}-{self.number}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinkLine:
-    """A link of a connection."""
-
-    name: str
-    #: what the client is: sender, receiver, coordinator or checker
-    role: str
-    #: None: the link has none, as one to the coordinator, or a sender on the anonymous relay
-    address: str | None
-    credit: int
-    unsettled: int
-    #: how many it has carried
-    deliveries: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +162,7 @@ def wait_until_closed(connection: Connection, wanted: ConnectionId) -> None:
                 f"the instance {wanted.instance} has not closed the connection {wanted} for {CLOSE_SECONDS:g} s; "
                 "it does once it reads the request in the store: coordinator check says whether it is at work"
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _is(wanted: ConnectionId) -> Any:

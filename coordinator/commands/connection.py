@@ -89,7 +89,7 @@ def show(
     wanted = read_connection_id(connection_id)
     with store(config, database_url, data_dir) as connection:
         line, links = connections.one(connection, wanted)
-    shown, rows = asdict(line), [asdict(each) for each in links]
+    shown, rows = asdict(line), [each._asdict() for each in links]
     if as_json:
         print_json({**shown, "link_list": rows})
         return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hmac
 from http import HTTPStatus
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from fastapi import Request
 
 from coordinator.http.problems import Refused
+from coordinator.process.listeners import loopback
 from coordinator.process.measuring import Measuring
 
 #: The header of an answer to a request without the token.
@@ -55,6 +55,6 @@ def _names_loopback(host: str) -> bool:
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ip_address(name).is_loopback
+        return name == "localhost" or loopback(name)
     except ValueError:
         return False

@@ -22,6 +22,7 @@ class LinkLine(NamedTuple):
 
     name: str
     role: str
+    #: None: the link has none, as one to the coordinator, or a sender on the anonymous relay
     address: str | None
     credit: int
     unsettled: int

@@ -144,9 +144,13 @@ class OrderService(MessagingHandler, TransactionHandler):
         delivery: Any = event.delivery
         if event.sender != self._sender:
             return
-        outcome = delivery.remote.data[1] if delivery.remote_state == TRANSACTIONAL_STATE else None
-        if outcome is None or outcome.descriptor != ACCEPTED:
-            self._end(f"order {self._order} was not accepted: {outcome or delivery.remote.condition}")
+        order = self._order["id"] if self._order else None
+        if delivery.remote_state != TRANSACTIONAL_STATE:  # as where the service stops, or the transaction timed out
+            self._end(f"order {order} was not accepted: its transaction was rolled back")
+            return
+        outcome = delivery.remote.data[1]
+        if outcome.descriptor != ACCEPTED:
+            self._end(f"order {order} was not accepted: {outcome}")
             return
         self._commit()
 

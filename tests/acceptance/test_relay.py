@@ -12,7 +12,7 @@ from tests.fix_wire import Begin
 from tests.wire.frames import Accepted, Close, Detach, End, Source, Target
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
-from tests.wire.queues import BROKEN, condition
+from tests.wire.queues import BROKEN, condition, post
 from tests.wire.types import Symbol
 
 #: longer than any name may be
@@ -122,7 +122,8 @@ def test_a_settled_message_that_cannot_be_forwarded_ends_the_link(begin: Begin, 
     assert error is not None
     assert error.condition == "amqp:invalid-field"
     assert error.info == {Symbol("delivery-tag"): b"the tag"}
-    assert session.receiver(address).bodies() == [b"x"]
+    post(session, address, b"stored behind it")
+    assert session.receiver(address).bodies() == [b"x", b"stored behind it"]
 
 
 @pytest.mark.rule("P9")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from coordinator.codec import filters
 from coordinator.codec.selectors import Selector
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import now_micros
@@ -21,9 +22,8 @@ from links import container, engine, steps
 from links.close_reason import CloseReason
 from links.link import RECEIVER, Link, answer_default_outcome, answer_terminus, copy_target
 from links.output import MOST_HANDED
-from store.codec.encoding import DecodeError, decode, encode_map, pairs
+from store.codec.encoding import DecodeError, decode, encode_map, pairs, skip
 from store.codec.message import first_delivery, outgoing
-from store.codec.values import Described, Symbol
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
@@ -362,12 +362,12 @@ def _marked(entry: Entry, octets: bytes) -> bytes:
     return outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)
 
 
-# Filters of a source (part 3, section 3.5.8): this service knows JMS selectors and no-local (rule P16).
+# Filters of a source (part 3, section 3.5.8): this service knows JMS selectors, AMQP's filter expressions and no-local
+# (rule P16).
 #
-# Both are described values under a key of the client's choice, by the descriptors of the registry "AMQP Capabilities,
-# filters": ``apache.org:selector-filter:string`` and ``apache.org:no-local-filter:list``.
+# Each is a described value under a key of the client's choice, by the descriptors of the registry "AMQP Capabilities,
+# filters", or of AMQP's Filter Expressions.
 
-_SELECTOR = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)
 _NO_LOCAL = ("apache.org:no-local-filter:list", 0x0000_468C_0000_0003)
 
 
@@ -406,7 +406,7 @@ def has_filters(source: engine.Pointer) -> bool:
 def decode_filters(source: engine.Pointer, selector: Callable[[str], Selector]) -> Filters:
     """Decode the known filters of a source. ``selector`` compiles the text of one.
 
-    :raises Refusal: a filter cannot be decoded, or there are two selectors.
+    :raises Refusal: a filter cannot be decoded, or there are two of one kind.
     """
     try:
         return known(engine.encoded(engine.terminus_filter(source)), selector)
@@ -421,27 +421,21 @@ def known(octets: bytes, selector: Callable[[str], Selector] = Selector) -> Filt
     """
     if octets[:1] not in (b"\xc1", b"\xd1"):
         return Filters()
-    texts: list[object] = []
+    asked: dict[Callable[[bytes], str], str] = {}
     selectors: list[bytes] = []
     no_locals: list[bytes] = []
     for _, pair in pairs(octets, 0):
-        _, at = decode(pair)
-        value, _ = decode(pair, at)
-        if isinstance(value, Described):
-            if value.descriptor in _SELECTOR:
-                texts.append(value.value)
-                selectors.append(pair)
-            elif value.descriptor in _NO_LOCAL:
-                no_locals.append(pair)
-    if len(texts) > 1:
-        raise Refusal(Condition.INVALID_FIELD, f"the source has {len(texts)} selectors, one was expected")
-    found = None
-    if texts:
-        text = texts[0]
-        if not isinstance(text, str) or isinstance(text, Symbol):
-            raise Refusal(
-                Condition.INVALID_FIELD, f"the selector is of type {type(text).__name__}, a string was expected"
-            )
-        if text.strip():
-            found = selector(text)
+        at = skip(pair, 0)
+        if pair[at] != 0x00:
+            continue
+        descriptor, value_at = decode(pair, at + 1)
+        if descriptor in _NO_LOCAL:
+            no_locals.append(pair)
+        elif isinstance(descriptor, int | str) and (text_of := filters.KNOWN.get(descriptor)) is not None:
+            if text_of in asked:
+                raise Refusal(Condition.INVALID_FIELD, f"the source has two filters {descriptor}, one was expected")
+            asked[text_of] = text_of(pair[value_at:])
+            selectors.append(pair)
+    texts = [text for text in asked.values() if text.strip()]
+    found = selector(texts[0] if len(texts) == 1 else f"({') AND ('.join(texts)})") if texts else None
     return Filters(found, bool(no_locals), tuple(selectors), tuple(no_locals))

@@ -316,7 +316,7 @@ NAME: /[^\W\d][\w$.]*|\$[\w$.]*/
 %declare AND OR NOT BETWEEN IN LIKE ESCAPE IS NULL TRUE FALSE
 %ignore /[ \t\r\n\f]+/
 """
-_KEYWORDS = frozenset(("AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"))
+KEYWORDS = frozenset(("AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"))
 _TERMINALS = {
     "COMPARISON": "a comparison", "SIGN": "+ or -", "FACTOR": "* or /", "APPROXIMATE": "a number",
     "EXACT": "a number", "STRING": "a string", "QUOTED": "a name", "NAME": "a name", "LPAR": "(", "RPAR": ")",
@@ -398,7 +398,7 @@ class TurnShare:
 def _parser() -> Lark:
     def keyword(token: Token) -> Token:
         upper = token.upper()
-        return Token.new_borrow_pos(upper, token, token) if upper in _KEYWORDS else token
+        return Token.new_borrow_pos(upper, token, token) if upper in KEYWORDS else token
 
     return Lark(_GRAMMAR, parser="lalr", lexer="basic", propagate_positions=True, lexer_callbacks={"NAME": keyword})
 

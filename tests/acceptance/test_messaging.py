@@ -309,7 +309,8 @@ def test_the_bare_message_goes_through_byte_for_byte(
             section(0x78, {Symbol("f"): b"x"}, large=large),
         )
     )
-    annotations = section(0x72, {Symbol("x-opt-a"): "kept"}, large=large)
+    traced = {"x-opt-a": "kept", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+    annotations = section(0x72, {Symbol(key): value for key, value in traced.items()}, large=large)
     octets = Header(durable=True, priority=7).encoded(large=large) + section(0x71, {Symbol("hop"): True}) + annotations
     control = session.control()
     txn = control.declare() if transactional else None
@@ -319,14 +320,14 @@ def test_the_bare_message_goes_through_byte_for_byte(
     consumer = session.receiver(address)
     first = consumer.take()
     assert first.octets.endswith(bare)
-    assert first.message.annotations == {"x-opt-a": "kept"}
+    assert first.message.annotations == traced
     first.disposition(Modified(delivery_failed=True))
     again = consumer.take()
     assert again.octets.endswith(bare)
     header = again.message.header
     assert (header.durable, header.priority, header.delivery_count) == (True, 7, 1)
     assert not header.first_acquirer
-    assert again.message.annotations == {"x-opt-a": "kept"}
+    assert again.message.annotations == traced
 
 
 @pytest.mark.rule("P10")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -13,10 +14,10 @@ from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import RECEIVER, Accepted, Attach, Detach, Modified, Released, Source, Target
 from tests.wire.links import Delivery, Sender
-from tests.wire.messages import APPLICATION_PROPERTIES, VALUE, Header, section
+from tests.wire.messages import APPLICATION_PROPERTIES, VALUE, Header, Properties, section
 from tests.wire.peer import PATIENCE, Peer, Session
 from tests.wire.queues import NO_LOCAL, SELECTOR, filtered, select
-from tests.wire.types import Described, Int, Symbol
+from tests.wire.types import Described, Double, Int, Long, Symbol, UInt, ULong
 
 pytestmark = [pytest.mark.rule("P16"), *BOTH_RULES]
 
@@ -344,3 +345,100 @@ def test_an_attach_that_waits_for_its_turn_can_be_detached(begin: Begin, address
         client.peer.wait(Detach)
     client.peer.heard.clear()
     assert select(client, address, texts[0]).answer.source is not None
+
+
+_PROPERTIES, _APPLICATION, _SQL = ULong(0x173), ULong(0x174), ULong(0x120)
+
+
+def described(number: int) -> bytes:
+    """A message with properties of many types."""
+    kinds = (f"id-{number}", ULong(number), UUID(int=number), b"%d" % number)
+    properties = Properties(
+        message_id=kinds[number % 4],
+        user_id=b"u%d" % (number % 2),
+        subject=("red", "reddish", "blue", "dark blue")[number % 4],
+        content_type=Symbol("text/plain") if number % 2 else None,
+        group_sequence=UInt(number),
+    )
+    application = {"n": Int(number), "&odd": number % 2 == 1, "a 'name'": "it's" if number < 6 else "100%"}
+    return properties.encoded() + section(APPLICATION_PROPERTIES, application) + section(VALUE, f"m{number}")
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"s": (_PROPERTIES, {Symbol("subject"): "red"})}, [0, 4, 8]),
+        ({"s": (_PROPERTIES, {Symbol("subject"): "&p:red"})}, [0, 1, 4, 5, 8, 9]),
+        ({"s": (_PROPERTIES, {Symbol("subject"): "&s:blue", Symbol("user-id"): b"u1"})}, [3, 7, 11]),
+        ({"s": (_PROPERTIES, {Symbol("message-id"): "id-4"})}, [4]),
+        ({"s": (_PROPERTIES, {Symbol("message-id"): ULong(5)})}, [5]),
+        ({"s": (_PROPERTIES, {Symbol("message-id"): UUID(int=6)})}, [6]),
+        ({"s": (_PROPERTIES, {Symbol("message-id"): b"7"})}, [7]),
+        ({"s": (_PROPERTIES, {Symbol("content-type"): Symbol("text/plain"), Symbol("to"): None})}, [1, 3, 5, 7, 9, 11]),
+        ({"s": (_PROPERTIES, {Symbol("group-sequence"): UInt(9)})}, [9]),
+        ({"s": (Symbol("amqp:properties-filter"), {Symbol("correlation-id"): "x"})}, []),
+        ({"s": (_APPLICATION, {"n": Long(3)})}, [3]),
+        ({"s": (_APPLICATION, {"n": Double(3.0), "&odd": True})}, [3]),
+        ({"s": (_APPLICATION, {"a 'name'": "it's", "&odd": False})}, [0, 2, 4]),
+        ({"s": (_APPLICATION, {"a 'name'": "&s:0%", "&odd": True})}, [7, 9, 11]),
+        ({"s": (_APPLICATION, {"a 'name'": "&&it's"})}, []),
+        ({"s": (_SQL, "p.subject = 'red' OR n >= 10")}, [0, 4, 8, 10, 11]),
+        ({"s": (_SQL, "properties.subject LIKE \"dark%\" AND [a 'name'] <> '100%'")}, [3]),
+        ({"s": (_SQL, "a.n != 0 AND application-properties.n < 2 AND header.priority = 4")}, [1]),
+        ({"s": (Symbol("amqp:sql-filter"), "[&odd] AND n IS NOT NULL AND JMSPriority IS NULL")}, [1, 3, 5, 7, 9, 11]),
+        ({"s": (_SQL, "n > 4"), "p": (_APPLICATION, {"n": Int(4)}), "j": (SELECTOR, "n = 0 OR n = 4")}, []),
+        ({"s": (_SQL, "n > 3"), "p": (_APPLICATION, {"n": Int(4)}), "j": (SELECTOR, "n = 0 OR n = 4")}, [4]),
+        ({"p": (_PROPERTIES, {})}, list(range(12))),
+    ],
+    ids=str,
+)
+def test_filters_of_amqp_select(begin: Begin, address: str, filters: dict[str, Any], expected: list[int]) -> None:
+    """OASIS AMQP Filter Expressions 1.0, sections 4.1.1, 4.2.4, 4.2.5 and 6: all of a source's are to match."""
+    session = begin()
+    sender = session.sender(address)
+    assert [sender.outcome(described(number)) for number in range(12)] == [Accepted()] * 12
+    asked = {name: Described(*each) for name, each in filters.items()}
+    link = session.receiver(filtered(address, asked))
+    assert link.answer.source is not None
+    assert link.answer.source.filter == asked
+    assert link.bodies() == [f"m{number}" for number in expected]
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "value", "says"),
+    [
+        (_PROPERTIES, {Symbol("priority"): Int(4)}, "priority is no field of the properties"),
+        (_PROPERTIES, {Symbol("subject"): "&red"}, "&red begins with &: expected &p:, &s: or && before the text"),
+        (_PROPERTIES, {Symbol("user-id"): "me"}, "the value of user-id is of a type that selects nothing there"),
+        (_PROPERTIES, "subject", "a map was expected"),
+        (_APPLICATION, {"b": b"octets"}, "the value of b is of a type that selects nothing there"),
+        (_APPLICATION, {"b": Double("nan")}, "the value of b is of a type"),
+        (_APPLICATION, {Int(1): "x"}, "a key of type int, the name of a property was expected"),
+        (_APPLICATION, {f"k{number}": "x" for number in range(200)}, "at most 512 names, values and signs"),
+        (_SQL, "UTC() > 3", "the function UTC is not known"),
+        (_SQL, "n = 0xAB", "0xAB is a binary constant"),
+        (_SQL, "footer.n = 1", "footer.n cannot be selected by"),
+        (_SQL, "p.nothing = 1", "amqp.nothing is no field"),
+        (_SQL, "n = 1 AND", "it ends too early"),
+        (_SQL, "a-" * 5000, "has 10000 characters, at most 8192 were expected"),
+        (_SQL, Int(5), "the SQL of amqp:sql-filter is of type int, a string was expected"),
+    ],
+    ids=str,
+)
+def test_a_bad_filter_of_amqp_is_refused(begin: Begin, address: str, descriptor: Any, value: Any, says: str) -> None:
+    session = begin()
+    link = session.receiver(filtered(address, {"f": Described(descriptor, value)}))
+    error = link.wait_detached().error
+    assert error is not None
+    assert error.condition in ("amqp:invalid-field", "amqp:decode-error")
+    assert says in (error.description or "")
+    session.sync()
+
+
+def test_a_filter_stands_once(begin: Begin, address: str) -> None:
+    twice = {
+        name: Described(descriptor, "n = 1") for name, descriptor in (("a", _SQL), ("b", Symbol("amqp:sql-filter")))
+    }
+    error = begin().receiver(filtered(address, twice)).wait_detached().error
+    assert error is not None
+    assert "the source has two filters" in (error.description or "")

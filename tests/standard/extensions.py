@@ -100,6 +100,8 @@ JMS = (
     kept("filters", MUST, "apache.org:selector-filter:string is a JMS selector, and only what it selects is delivered.",
          "selectors: only_what_matches_is_delivered_and_the_rest_stays", "jms: selectors_choose_and_leave_the_rest"),
     kept("filters", MUST, "One that is no selector is refused.", "selectors: a_bad_one_is_refused_with_its_place", "jms: bad_selector_says_where"),
+    kept("filters", MUST, "Of the filters of a source each has to match; those of AMQP's Filter Expressions, too.",
+         "selectors: filters_of_amqp_select"),
     kept("filters", MUST, "apache.org:no-local-filter:list leaves out what the connection itself posts.",
          "selectors: no_local_leaves_out_what_its_own_connection_posts"),
     kept("destinations", MUST, "Capabilities queue, topic, temporary-queue and temporary-topic say what a terminus is.",

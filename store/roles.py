@@ -28,8 +28,9 @@ VIEWS = ("addresses", "entries", "groups", "messages", "outcome", "undecided")
 #: The functions that it may call: ``store/sql/application.sql``.
 _CALLED = (
     *(
-        f"post(text, {body}, jsonb, jsonb, text, interval, timestamptz, interval, int4)"
-        for body in ("text", "bytea", "jsonb")
+        f"{name}(text, {body}, jsonb, jsonb, text, interval, timestamptz, interval, int4)"
+        for name, of in (("post", ""), ("post_many", "[]"))
+        for body in (f"text{of}", f"bytea{of}", f"jsonb{of}")
     ),
     "post_octets(text, bytea, timestamptz, timestamptz, int4, text)",
     "discharge(uuid, bool)",

@@ -60,9 +60,9 @@ revoke execute on function coordinator.first_time(text, text) from public;
 -- What may be a ``prepare transaction`` gives one in any case: that is what PostgreSQL refuses it for.
 --
 -- An application may have its constraints looked at before the commit (``set constraints all immediate``). What has to
--- wait for the commit is put off then, and once in any case: only that statement, or a function that it was called in,
--- says of itself that it is no commit. In a long statement, whose text would be another copy of its messages, it is not
--- seen: then the second of them is taken for the commit.
+-- wait for the commit is put off then: that statement, or a function that it was called in, says of itself that it is
+-- no commit. In a long statement, whose text would be another copy of its messages, it is not seen: what such a one
+-- sets off is put off once, and the second of them is taken for the commit.
 --
 -- Errors: CO003 an address was removed after the post; CO006 no address of that name; CO007 the address does not take
 -- such a message; CO010 the store has no partition for today, as no service has run for two weeks; CO011 the consumer's
@@ -74,19 +74,29 @@ revoke execute on function coordinator.first_time(text, text) from public;
 
 alter table coordinator.outbox alter column message set storage external;
 
--- Null: the message says nothing of it. A message group of its own is 1, as in the table pending.
+-- ``code``: the constructor of a body's value, behind ``front``; null: each body is a whole message. Of the others null
+-- says that the messages say nothing of it. A message group of its own is 1, as in the table pending.
 create function coordinator.put_into_outbox(
-  name text, message bytea, available timestamptz, expires timestamptz, priority int4, group_id text)
+  name text, front bytea, code int4, bodies bytea[],
+  available timestamptz, expires timestamptz, priority int4, group_id text)
 returns void language plpgsql set enable_seqscan = off as $$
 declare
   posted_to record;
-  first constant boolean := current_setting('coordinator.posting', true) is distinct from pg_current_xact_id()::text;
+  first constant boolean := cardinality(bodies) > 0
+    and current_setting('coordinator.posting', true) is distinct from pg_current_xact_id()::text;
   latest constant timestamptz := '9999-12-30 00:00Z';
+  most int4;
 begin
-  if octet_length(message) > 104857600 then
-    raise exception 'coordinator.post: the message has % octets, at most 104857600 were expected',
-      octet_length(message) using errcode = 'program_limit_exceeded';
-  elsif not isfinite(available) or not isfinite(expires) then
+  if octet_length(front) + pg_column_size(bodies) > 104857000 then
+    select max(octet_length(front) + octet_length(case when code is null then b.octets
+                                                       else coordinator.amqp_sized(code, b.octets) end))
+      into most from unnest(bodies) b(octets);
+    if most > 104857600 then
+      raise exception 'coordinator.post: the message has % octets, at most 104857600 were expected', most
+        using errcode = 'program_limit_exceeded';
+    end if;
+  end if;
+  if not isfinite(available) or not isfinite(expires) then
     raise exception 'coordinator.post: a time is infinite' using errcode = 'invalid_parameter_value';
   end if;
   select a.id, a.kind into posted_to from coordinator.address a where a.name = put_into_outbox.name;
@@ -108,12 +118,14 @@ begin
     perform set_config('coordinator.posting', pg_current_xact_id()::text, true);
   end if;
   insert into coordinator.outbox (put_off, address_id, message, available_at, expires_at, priority, message_group)
-  values (case when first then 0 end, posted_to.id, message,
-          case when available > latest then latest else available end,
-          case when expires < latest then greatest(expires, '2000-01-01 00:00Z') end,
-          case when posted_to.kind = 'fifo' then 4 else least(coalesce(priority, 4), 255) end,
-          case when posted_to.kind <> 'fifo' then null
-               when group_id is null then 1 else coordinator.group_key(group_id) end);
+  select case when first and b.place = 1 then 0 end, posted_to.id,
+         case when code is null then b.octets else front || coordinator.amqp_sized(code, b.octets) end,
+         case when available > latest then latest else available end,
+         case when expires < latest then greatest(expires, '2000-01-01 00:00Z') end,
+         case when posted_to.kind = 'fifo' then 4 else least(coalesce(priority, 4), 255) end,
+         case when posted_to.kind <> 'fifo' then null
+              when group_id is null then 1 else coordinator.group_key(group_id) end
+    from unnest(bodies) with ordinality b(octets, place) order by b.place;
 end $$;
 
 -- A whole message, as a client sends it. What it says of its own delivery is told beside it.
@@ -134,11 +146,12 @@ begin
     raise exception 'coordinator.post_octets: the priority is %, expected 0 to 255', priority
       using errcode = 'invalid_parameter_value';
   end if;
-  perform coordinator.put_into_outbox(address, message, available_at, expires_at, priority, group_id);
+  perform coordinator.put_into_outbox(
+    address, '', null, array[message], available_at, expires_at, priority, group_id);
 end $$;
 
--- ``section`` is the begin of the section that carries the body, and ``code`` the constructor of its value.
-create function coordinator.post_body(name text, section bytea, code int4, body bytea,
+-- ``section`` is the begin of the section that carries a body, and ``code`` the constructor of its value.
+create function coordinator.post_bodies(name text, section bytea, code int4, bodies bytea[],
   properties jsonb, headers jsonb, group_id text,
   delay interval, deliver_at timestamptz, ttl interval,
   priority int4)
@@ -147,10 +160,7 @@ declare
   ttl_ms numeric := floor(extract(epoch from ttl) * 1000);
   given jsonb := case when jsonb_typeof(properties) = 'null' then null else properties end;
 begin
-  if octet_length(body) > 104857600 then
-    raise exception 'coordinator.post: the body has % octets, at most 104857600 were expected',
-      octet_length(body) using errcode = 'program_limit_exceeded';
-  elsif name is null or body is null then
+  if name is null or bodies is null or array_position(bodies, null) is not null then
     raise exception 'coordinator.post: expected an address and a body, not null'
       using errcode = 'null_value_not_allowed';
   elsif ttl_ms not between 1 and 4294967295 then
@@ -172,11 +182,15 @@ begin
   end if;
   perform coordinator.put_into_outbox(
     name,
-    '\x005370'::bytea || coordinator.amqp_list(array[
-      '\x41'::bytea, '\x50'::bytea || substring(int8send(priority) from 8),
-      coordinator.amqp_unsigned(ttl_ms, '\x43', '\x52', '\x70')])
-    || coordinator.amqp_properties(given) || coordinator.amqp_headers(headers)
-    || section || coordinator.amqp_sized(code, body),
+    case when priority is null and ttl is null then '\x005370c0020141'::bytea  -- durable
+         else '\x005370'::bytea || coordinator.amqp_list(array[
+           '\x41'::bytea, '\x50'::bytea || substring(int8send(priority) from 8),
+           coordinator.amqp_unsigned(ttl_ms, '\x43', '\x52', '\x70')]) end
+    || case when given = '{"content-type": "application/json"}' then
+              '\x005373c01907404040404040a3106170706c69636174696f6e2f6a736f6e'::bytea
+            when given is null then '' else coordinator.amqp_properties(given) end
+    || case when headers is null then '' else coordinator.amqp_headers(headers) end || section,
+    code, bodies,
     greatest(deliver_at, clock_timestamp() + nullif(delay, interval '0')),
     least(clock_timestamp() + ttl,
           case when (given ->> 'absolute-expiry-time')::float8 between 1 and 253402128000000
@@ -192,8 +206,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 begin
-  perform coordinator.post_body(
-    address, '\x005377', 161, convert_to(body, 'UTF8'),
+  perform coordinator.post_bodies(
+    address, '\x005377', 161, array[convert_to(body, 'UTF8')],
     properties,
     headers, group_id, delay, deliver_at, ttl, priority);
 end $$;
@@ -206,8 +220,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 begin
-  perform coordinator.post_body(
-    address, '\x005375', 160, body,
+  perform coordinator.post_bodies(
+    address, '\x005375', 160, array[body],
     properties,
     headers, group_id, delay, deliver_at, ttl, priority);
 end $$;
@@ -220,8 +234,56 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on
 as $$
 begin
-  perform coordinator.post_body(
-    address, '\x005375', 160, convert_to(body::text, 'UTF8'),
+  perform coordinator.post_bodies(
+    address, '\x005375', 160, array[convert_to(body::text, 'UTF8')],
+    case when jsonb_typeof(properties) in ('object', 'null') or properties is null then
+      '{"content-type": "application/json"}' || coalesce(nullif(properties, 'null'), '{}')
+    else properties end,
+    headers, group_id, delay, deliver_at, ttl, priority);
+end $$;
+
+-- As many posts, in the order of the bodies; what else is given holds for each.
+
+create function coordinator.post_many(address text, bodies text[],
+  properties jsonb default null, headers jsonb default null, group_id text default null,
+  delay interval default null, deliver_at timestamptz default null, ttl interval default null,
+  priority int4 default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  perform coordinator.post_bodies(
+    address, '\x005377', 161, case when bodies is not null then array(
+      select convert_to(b.body, 'UTF8') from unnest(bodies) with ordinality b(body, place) order by b.place) end,
+    properties,
+    headers, group_id, delay, deliver_at, ttl, priority);
+end $$;
+
+create function coordinator.post_many(address text, bodies bytea[],
+  properties jsonb default null, headers jsonb default null, group_id text default null,
+  delay interval default null, deliver_at timestamptz default null, ttl interval default null,
+  priority int4 default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  perform coordinator.post_bodies(
+    address, '\x005375', 160, bodies,
+    properties,
+    headers, group_id, delay, deliver_at, ttl, priority);
+end $$;
+
+create function coordinator.post_many(address text, bodies jsonb[],
+  properties jsonb default null, headers jsonb default null, group_id text default null,
+  delay interval default null, deliver_at timestamptz default null, ttl interval default null,
+  priority int4 default null) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
+as $$
+begin
+  perform coordinator.post_bodies(
+    address, '\x005375', 160, case when bodies is not null then array(
+      select convert_to(b.body::text, 'UTF8') from unnest(bodies) with ordinality b(body, place) order by b.place) end,
     case when jsonb_typeof(properties) in ('object', 'null') or properties is null then
       '{"content-type": "application/json"}' || coalesce(nullif(properties, 'null'), '{}')
     else properties end,
@@ -235,56 +297,63 @@ create function coordinator.send_outbox() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on set enable_seqscan = off as $$
 declare
-  posted record;
-  half_id int8 := 0;
+  -- of the ids (store/ids.py), which have the slot of the outbox and the end of the row's number behind it
+  millisecond int8 := 0;
+  -- numbers of rows whose id another session has taken; null: none
+  missing int8[];
+  removed boolean;
   due timestamptz;
   first_due constant timestamptz := clock_timestamp();
   turn boolean;
+  query constant text := current_query();
   calls text;
 begin
   get diagnostics calls = pg_context;
-  if new.put_off = 0 or new.put_off < 100 and exists (
-    select from unnest(array[current_query(), calls]) t(text)
-     where case when octet_length(t.text) < 10000 then t.text ~* '\mset\s+constraints\M' end) then
+  if new.put_off < 100 and (
+    case when octet_length(query) < 10000 then query ~* '\mset\s+constraints\M' else new.put_off = 0 end
+    or case when octet_length(calls) < 10000 then calls ~* '\mset\s+constraints\M' else new.put_off = 0 end) then
     set constraints coordinator.outbox_sent deferred;
     update coordinator.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
     return null;
   end if;
   turn := exists (select from coordinator.lock l where l.name = 'notice' for update skip locked)
-    or case when octet_length(current_query()) < 10000
-      then current_query() ~* '\mprepare\M' else true end;
+    or case when octet_length(query) < 10000 then query ~* '\mprepare\M' else true end;
   due := clock_timestamp();
-  if exists (
-    select from (select distinct o.address_id from coordinator.outbox o where o.xid = new.xid order by 1) used
-      left join lateral (
-        select a.id from coordinator.address a where a.id = used.address_id for key share) a on true
-     where a.id is null) then
-    raise exception 'coordinator.post: an address was removed after a message was posted to it'
-      using errcode = 'CO003';
-  end if;
   if to_regclass('coordinator.half_' || to_char(clock_timestamp() at time zone 'UTC', 'YYYYMMDD')) is null then
     raise exception 'coordinator.post: the store has no partition for today' using errcode = 'CO010',
       hint = 'The service makes partitions for two weeks ahead: start it.';
   end if;
-  for posted in select o.number from coordinator.outbox o where o.xid = new.xid order by o.number loop
-    due := greatest(clock_timestamp(), due + interval '1 microsecond');
-    half_id := coordinator.outbox_id(posted.number, half_id);
-    loop
+  loop
+    millisecond := greatest((extract(epoch from clock_timestamp()) * 1000)::int8 - 1704067200000, millisecond + 1);
+    with used as materialized (
+      select a.id as address from coordinator.address a
+       where a.id in (select o.address_id from coordinator.outbox o where o.xid = new.xid)
+       order by a.id for key share),
+    posted as materialized (
+      select o.*, u.address, due + interval '1 microsecond' * row_number() over (order by o.number) as due_at,
+             ((millisecond + dense_rank() over (order by o.number >> 12) - 1) << 22) | 4186112 | (o.number & 4095) as id
+        from coordinator.outbox o left join used u on u.address = o.address_id where o.xid = new.xid),
+    made as (
       insert into coordinator.half (id, address_id, message, posted_at)
-      select half_id, o.address_id, o.message, due
-        from coordinator.outbox o where o.xid = new.xid and o.number = posted.number
-      on conflict do nothing;
-      exit when found;
-      half_id := coordinator.outbox_id(nextval(pg_get_serial_sequence('coordinator.outbox', 'number')), half_id);
-    end loop;
-    insert into coordinator.entry (group_id, id, half_id, expires_at, available_at, priority, message_group)
-    select g.id, half_id, half_id, o.expires_at, greatest(o.available_at, due), o.priority,
-           case o.message_group when 1 then half_id else o.message_group end
-      from coordinator.outbox o join coordinator.consumer_group g on g.address_id = o.address_id
-     where o.xid = new.xid and o.number = posted.number for key share of g;
+      select p.id, p.address, p.message, p.due_at from posted p
+       where p.address is not null and (missing is null or p.number = any (missing))
+      on conflict do nothing returning id),
+    entries as (
+      insert into coordinator.entry (group_id, id, half_id, expires_at, available_at, priority, message_group)
+      select g.id, p.id, p.id, p.expires_at, greatest(p.available_at, p.due_at), p.priority,
+             case p.message_group when 1 then p.id else p.message_group end
+        from made m join posted p on p.id = m.id join coordinator.consumer_group g on g.address_id = p.address_id
+         for key share of g)
+    select array_agg(p.number), bool_or(p.address is null) into missing, removed from posted p
+     where (missing is null or p.number = any (missing)) and not exists (select from made m where m.id = p.id);
+    if removed then
+      raise exception 'coordinator.post: an address was removed after a message was posted to it'
+        using errcode = 'CO003';
+    end if;
+    exit when missing is null;
   end loop;
   delete from coordinator.outbox o where o.xid = new.xid;
-  perform set_config('coordinator.posting', '', true);
+  calls := set_config('coordinator.posting', '', true);
   if turn then
     perform pg_notify('coordinator_due', ((extract(epoch from first_due) - 946684800) * 1000000)::int8::text);
   end if;
@@ -297,10 +366,19 @@ create constraint trigger outbox_sent after insert or update on coordinator.outb
 alter table coordinator.outbox enable always trigger outbox_sent;
 
 revoke execute on function
+  coordinator.post_many(text, text[], jsonb, jsonb, text, interval, timestamptz, interval, int4) from public;
+
+revoke execute on function
   coordinator.post(text, text, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public;
 
 revoke execute on function
+  coordinator.post_many(text, bytea[], jsonb, jsonb, text, interval, timestamptz, interval, int4) from public;
+
+revoke execute on function
   coordinator.post(text, bytea, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public;
+
+revoke execute on function
+  coordinator.post_many(text, jsonb[], jsonb, jsonb, text, interval, timestamptz, interval, int4) from public;
 
 revoke execute on function
   coordinator.post(text, jsonb, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public;
@@ -373,12 +451,13 @@ declare
   txns uuid[];
   decisions text[];
   lost record;
+  query constant text := current_query();
   calls text;
 begin
   get diagnostics calls = pg_context;
-  if new.put_off = 0 or new.put_off < 100 and exists (
-    select from unnest(array[current_query(), calls]) t(text)
-     where case when octet_length(t.text) < 10000 then t.text ~* '\mset\s+constraints\M' end) then
+  if new.put_off < 100 and (
+    case when octet_length(query) < 10000 then query ~* '\mset\s+constraints\M' else new.put_off = 0 end
+    or case when octet_length(calls) < 10000 then calls ~* '\mset\s+constraints\M' else new.put_off = 0 end) then
     set constraints coordinator.enlistment_decided deferred;
     update coordinator.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;
     return null;
@@ -400,8 +479,7 @@ begin
   end if;
   delete from coordinator.enlistment e where e.xid = new.xid;
   perform set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') in ('off', 'local');
-  if (case when octet_length(current_query()) < 10000
-      then current_query() ~* '\mprepare\M' else true end) then
+  if (case when octet_length(query) < 10000 then query ~* '\mprepare\M' else true end) then
     perform pg_notify('coordinator_due', '');
   end if;
   return null;

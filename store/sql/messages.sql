@@ -115,7 +115,9 @@ begin
     raise exception 'coordinator.post: "%" is none of the properties of a message', unknown
       using errcode = 'invalid_parameter_value', hint = 'A property of your own goes into the headers.';
   end if;
-  select coordinator.amqp_list(array_agg(coordinator.amqp_property(p.name, p.kind, given -> p.name) order by p.place))
+  select coordinator.amqp_list(array_agg(
+           case when given ? p.name then coordinator.amqp_property(p.name, p.kind, given -> p.name) end
+           order by p.place))
     into list from unnest(names, kinds) with ordinality p(name, kind, place);
   return '\x005373'::bytea || list;
 end $$;
@@ -202,14 +204,6 @@ end $$;
 create function coordinator.group_key(group_id text) returns int8 language sql immutable as $$
   select ('x' || encode(substring(sha256(convert_to(group_id, 'UTF8')) for 8), 'hex'))::bit(64)::int8 >> 1
          | (-9223372036854775807 - 1)
-$$;
-
--- An id of a half above ``above``: at least the clock's, with the slot of the outbox (store/ids.py). Sessions share the
--- slot, so that in a millisecond of more than 4096 messages it may be taken.
-create function coordinator.outbox_id(number int8, above int8) returns int8 language sql volatile as $$
-  select case when i.id > above then i.id else (((above >> 22) + 1) << 22) | (i.id & 4194303) end
-    from (select (((extract(epoch from clock_timestamp()) * 1000)::int8 - 1704067200000) << 22)
-                 | 4186112 | (number & 4095) as id) i
 $$;
 
 

@@ -19,7 +19,7 @@ from store.codec.message import VALUE, examine
 from tests.fix_application import Application, post, stored
 from tests.fix_store import Rows
 from tests.wire.messages import Header, Properties, data, section
-from tests.wire.types import ULong
+from tests.wire.types import UByte, UInt, ULong
 
 pytestmark = pytest.mark.rule("X2")
 
@@ -109,7 +109,7 @@ def test_a_message_group_has_the_number_that_services_give_it(application: Appli
         ({"at": None}, "22004", "expected an address and a body, not null"),
         ({"body": None}, "22004", "expected an address and a body, not null"),
         ({"body": "x" * (MOST_OCTETS + 1)}, "54000", "at most 104857600 were expected"),
-        ({"body": b"x" * (2 * MOST_OCTETS)}, "54000", "the body has 209715200 octets"),
+        ({"body": b"x" * (2 * MOST_OCTETS)}, "54000", "the message has 209715215 octets"),
         ({"body": b"x" * (MOST_OCTETS - 5)}, "54000", "the message has 104857"),
         ({"priority": 256}, "22023", "the priority is 256, expected 0 to 255"),
         ({"priority": -1}, "22023", "expected 0 to 255"),
@@ -185,6 +185,67 @@ def test_in_the_order_of_the_posts_and_once(application: Application, rows: Rows
     ).fetchall()
     assert [row[0] for row in found] == expected
     assert application.execute("select count(*) from coordinator.outbox").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "kind", "expected"),
+    [
+        (["1", "2", "ä"], "text", [section(VALUE, each) for each in ("1", "2", "ä")]),
+        ([b"1", b"\xff" * 300], "bytea", [data(b"1"), data(b"\xff" * 300)]),
+        ([], "text", []),
+    ],
+    ids=["text", "octets", "none"],
+)
+def test_many_are_as_many_posts(
+    application: Application, rows: Rows, bodies: list[Any], kind: str, expected: list[bytes]
+) -> None:
+    rows.queue("orders")
+    many = f"select coordinator.post_many('orders', %s::{kind}[], ttl => '1 hour', priority => 7)"
+    application.execute(many, [bodies])
+    post(application, "orders", "behind them")
+    application.commit()
+    *found, last = stored(application)
+    assert found == [section(Header.CODE, [True, UByte(7), UInt(3_600_000)]) + each for each in expected]
+    assert last == DURABLE + section(VALUE, "behind them")
+
+
+def test_many_of_json_have_their_content_type(application: Application, rows: Rows) -> None:
+    rows.queue("orders")
+    bodies = [Jsonb({"n": 1}), Jsonb([2])]
+    post(application, "orders", bodies[0], headers=Jsonb({"a": 1}))
+    post(application, "orders", bodies[1], headers=Jsonb({"a": 1}))
+    application.execute("select coordinator.post_many('orders', %s::jsonb[], headers => %s)", [bodies, Jsonb({"a": 1})])
+    application.commit()
+    one, other, *many = stored(application)
+    assert many == [one, other]
+
+
+@pytest.mark.parametrize("bodies", [None, ["1", None]], ids=str)
+def test_many_have_a_body_each(application: Application, rows: Rows, bodies: list[str | None] | None) -> None:
+    rows.queue("orders")
+    with pytest.raises(errors.NullValueNotAllowed, match="expected an address and a body, not null"):
+        application.execute("select coordinator.post_many('orders', %s::text[])", [bodies])
+
+
+def test_ids_that_another_session_has_taken_are_passed(application: Application, rows: Rows, database_url: str) -> None:
+    """Of the second from now on, those that the row may have, and the one behind it."""
+    rows.queue("orders")
+    post(application, "orders", "1")
+    taken = """
+        insert into coordinator.half (id, address_id, message)
+        select (((extract(epoch from now()) * 1000)::int8 - 1704067200000 + ms) << 22) | 4186112
+               | ((select last_value from pg_sequences where sequencename = 'outbox_number_seq') & 4095),
+               (select id from coordinator.address), 'taken'
+          from generate_series(0, 1000) ms"""
+    with psycopg.connect(database_url) as other:
+        assert other.execute(taken).rowcount == 1001
+    post(application, "orders", "2")
+    application.commit()
+    assert sorted(each for each in stored(application) if each != b"taken") == [
+        DURABLE + section(VALUE, each) for each in ("1", "2")
+    ]
+    entries = "select count(*) from coordinator.entry e join coordinator.half h on h.id = e.half_id"
+    assert application.execute(entries).fetchone() == (2,)
 
 
 @pytest.mark.parametrize("first", ["rolled back", "kept"])

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Mapping, Sequence
     from datetime import timedelta
 
 #: In milliseconds since 1970, a day after the latest time of a message. Clients send later times than PostgreSQL has.
@@ -93,7 +93,7 @@ def post(
     :param deliver_at: aware of its time zone.
     :raises ValueError: ``body`` is of no such type, or ``deliver_at`` has no time zone.
     """
-    _run(connection, _post(address, body, properties, headers, group_id, delay, deliver_at, ttl, priority))
+    _run(connection, _post(address, body, _Terms(properties, headers, group_id, delay, deliver_at, ttl, priority)))
 
 
 async def post_async(
@@ -110,7 +110,48 @@ async def post_async(
     priority: int | None = None,
 ) -> None:
     """As :func:`post`."""
-    await _run_async(connection, _post(address, body, properties, headers, group_id, delay, deliver_at, ttl, priority))
+    terms = _Terms(properties, headers, group_id, delay, deliver_at, ttl, priority)
+    await _run_async(connection, _post(address, body, terms))
+
+
+def post_many(
+    connection: Connection,
+    address: str,
+    bodies: Sequence[object],
+    *,
+    properties: Mapping[str, object] | None = None,
+    headers: Mapping[str, object] | None = None,
+    group_id: str | None = None,
+    delay: timedelta | None = None,
+    deliver_at: datetime | None = None,
+    ttl: timedelta | None = None,
+    priority: int | None = None,
+) -> None:
+    """As :func:`post`, for many messages in one statement, in the order of their bodies, which are of one type. What
+    else is given holds for each.
+
+    :raises ValueError: as :func:`post`, or the bodies are of several types.
+    """
+    terms = _Terms(properties, headers, group_id, delay, deliver_at, ttl, priority)
+    _run(connection, _post_many(address, bodies, terms))
+
+
+async def post_many_async(
+    connection: AsyncConnection,
+    address: str,
+    bodies: Sequence[object],
+    *,
+    properties: Mapping[str, object] | None = None,
+    headers: Mapping[str, object] | None = None,
+    group_id: str | None = None,
+    delay: timedelta | None = None,
+    deliver_at: datetime | None = None,
+    ttl: timedelta | None = None,
+    priority: int | None = None,
+) -> None:
+    """As :func:`post_many`."""
+    terms = _Terms(properties, headers, group_id, delay, deliver_at, ttl, priority)
+    await _run_async(connection, _post_many(address, bodies, terms))
 
 
 def post_message(connection: Connection, address: str, message: bytes) -> None:
@@ -164,34 +205,48 @@ async def outcome_async(connection: AsyncConnection, txn_id: bytes | UUID) -> st
     return _named(await _run_async(connection, _outcome(txn_id)))
 
 
-def _post(
-    address: str,
-    body: object,
-    properties: Mapping[str, object] | None,
-    headers: Mapping[str, object] | None,
-    group_id: str | None,
-    delay: timedelta | None,
-    deliver_at: datetime | None,
-    ttl: timedelta | None,
-    priority: int | None,
-) -> _Call:
-    if deliver_at is not None and deliver_at.tzinfo is None:
-        raise ValueError(f"deliver_at is {deliver_at.isoformat()}, without a time zone")
-    given: str | bytes
-    if isinstance(body, str):
-        kind, given = "text", body
-    elif isinstance(body, bytes | bytearray | memoryview):
-        kind, given = "bytea", bytes(body)
-    elif isinstance(body, dict | list):
-        kind, given = "jsonb", json.dumps(body)
-    else:
-        raise ValueError(f"the body is of type {type(body).__name__}; expected str, bytes, dict or list")
-    sql = (
-        f"select coordinator.post(%s::text, %s::{kind}, %s::jsonb, %s::jsonb, %s::text, %s::interval, "
-        "%s::timestamptz, %s::interval, %s::int4)"
+class _Terms(NamedTuple):
+    properties: Mapping[str, object] | None
+    headers: Mapping[str, object] | None
+    group_id: str | None
+    delay: timedelta | None
+    deliver_at: datetime | None
+    ttl: timedelta | None
+    priority: int | None
+
+
+def _post(address: str, body: object, terms: _Terms) -> _Call:
+    kind, given = _encoded(body)
+    return _call(f"coordinator.post(%s::text, %s::{kind}", address, given, terms)
+
+
+def _post_many(address: str, bodies: Sequence[object], terms: _Terms) -> _Call:
+    encoded = [_encoded(body) for body in bodies]
+    kinds = {kind for kind, _ in encoded} or {"text"}
+    if len(kinds) > 1:
+        raise ValueError(f"the bodies are of several types ({', '.join(sorted(kinds))}), one was expected")
+    return _call(
+        f"coordinator.post_many(%s::text, %s::{kinds.pop()}[]", address, [given for _, given in encoded], terms
     )
-    named = [None if each is None else json.dumps(dict(each)) for each in (properties, headers)]
-    return sql, (address, given, *named, group_id, delay, deliver_at, ttl, priority)
+
+
+def _encoded(body: object) -> tuple[str, str | bytes]:
+    """Return the type in SQL, and the value."""
+    if isinstance(body, str):
+        return "text", body
+    if isinstance(body, bytes | bytearray | memoryview):
+        return "bytea", bytes(body)
+    if isinstance(body, dict | list):
+        return "jsonb", json.dumps(body)
+    raise ValueError(f"the body is of type {type(body).__name__}; expected str, bytes, dict or list")
+
+
+def _call(called: str, address: str, given: object, terms: _Terms) -> _Call:
+    if terms.deliver_at is not None and terms.deliver_at.tzinfo is None:
+        raise ValueError(f"deliver_at is {terms.deliver_at.isoformat()}, without a time zone")
+    sql = f"select {called}, %s::jsonb, %s::jsonb, %s::text, %s::interval, %s::timestamptz, %s::interval, %s::int4)"
+    named = [None if each is None else json.dumps(dict(each)) for each in terms[:2]]
+    return sql, (address, given, *named, *terms[2:])
 
 
 def _post_message(address: str, message: bytes) -> _Call:

@@ -94,6 +94,24 @@ def test_messages_of_every_kind(
     assert timedelta(39) < found[-1][2] - datetime.now(UTC) < timedelta(40)
 
 
+@pytest.mark.rule("X5", "X2")
+@each_kind
+def test_many_messages_in_one_statement(running: Running, address: str, stored: Stored, begin: Begin) -> None:
+    with begin(running.database) as own:
+        sql.post_many(own, address, ["100 %s", "ä"], headers={"n": 1})
+        sql.post_many(own, address, [b"\x00%", bytearray(b"x")])
+        sql.post_many(own, address, [{"n": None}, [1]], priority=7)
+        sql.post_many(own, address, [])
+        for wrong, says in ((["x", b"x"], r"several types \(bytea, text\)"), ([1], "the body is of type int")):
+            with pytest.raises(ValueError, match=says):
+                sql.post_many(own, address, wrong)
+    found = stored(address)
+    bodies: list[object] = [each.body if isinstance(each.body, str) else bytes(each.body) for each in found]  # type: ignore[arg-type]
+    assert bodies == ["100 %s", "ä", b"\x00%", b"x", b'{"n": null}', b"[1]"]
+    assert [each.properties for each in found[:2]] == [{"n": 1}] * 2
+    assert [each.priority for each in found[-2:]] == [7, 7]
+
+
 def _entries(application: Application, address: str) -> list[Any]:
     """Of each message: its priority, when it is due, and when it expires."""
     found = application.execute(
@@ -177,6 +195,7 @@ def test_over_what_is_asynchronous(
             await sql.post_async(own, address, "100 %s", headers={"colour": "100 %"})
             await sql.post_message_async(own, address, Message(body="2").encode())
             assert await sql.discharge_async(own, txn)
+            await sql.post_many_async(own, address, ["many", "many"])
             assert await sql.first_time_async(own, consumer, "1")
             assert not await sql.first_time_async(own, consumer, "1")
             assert await sql.outcome_async(own, txn) == "undecided"
@@ -187,7 +206,7 @@ def test_over_what_is_asynchronous(
         asyncio.run(work(fails=True))
     assert len(stored(address)) == 1
     asyncio.run(work(fails=False))
-    assert [message.body for message in stored(address)] == ["tea", "100 %s", "2"]
+    assert [message.body for message in stored(address)] == ["tea", "100 %s", "2", "many", "many"]
     assert sql.outcome(application, txn) == "commit"
 
 

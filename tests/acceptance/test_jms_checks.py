@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,8 +22,8 @@ from tests.wire.frames import Accepted
 from tests.wire.messages import VALUE, section
 from tests.wire.peer import Session
 
-#: what a checker is asked about, in the order of its texts; those that it leaves unknown are asked about again
-ASKED = ["accept", *["modify"] * 2, *["modify undeliverable"] * 2, "reject", *["release"] * 2]
+#: what a checker is asked about; those that it leaves unknown are asked about again
+ASKED = Counter({"accept": 1, "modify": 2, "modify undeliverable": 2, "reject": 1, "release": 2})
 COMMITTED = ["accept", "modify", "modify undeliverable", "release"]
 
 
@@ -30,6 +31,13 @@ COMMITTED = ["accept", "modify", "modify undeliverable", "release"]
 def service() -> Iterator[Service]:
     with running_service({"check.immunity_seconds": "0", "check.interval_seconds": "0.2"}) as service:
         yield service
+
+
+def assert_all_asked(said: dict[str, list[str]]) -> None:
+    """A checker that takes longer than the interval is asked once more."""
+    asked = Counter(said["asked"])
+    assert asked.keys() == ASKED.keys()
+    assert asked >= ASKED
 
 
 @pytest.mark.rule("H2", "H7", "H8", "H13")
@@ -41,7 +49,7 @@ def test_a_jms_producer_is_killed_and_a_jms_consumer_answers(
     assert producer.line() == {"step": "kill"}
     assert ask("select distinct producer_group from coordinator.txn") == [("jms-shop",)]
     producer.end()
-    assert jms("check-individually", service).line() == {"asked": ASKED}
+    assert_all_asked(jms("check-individually", service).line())
     assert committed(begin(), "jms-shop-orders", ask) == COMMITTED
 
 
@@ -55,7 +63,7 @@ def test_an_address_of_kind_transaction_makes_jms_transactions_checkable(
     assert producer.line() == {"step": "kill"}
     assert ask("select distinct producer_group from coordinator.txn") == [("jms-deals",)]
     producer.end()
-    assert jms("check-with-prefetch", service).line() == {"asked": ASKED}
+    assert_all_asked(jms("check-with-prefetch", service).line())
     assert committed(begin(), "jms-deals", ask) == COMMITTED
 
 

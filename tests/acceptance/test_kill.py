@@ -73,5 +73,5 @@ def test_nothing_acknowledged_is_lost_and_nothing_rolled_back_is_seen(
     record_property("history", history.summary())
     found = history.violations(there, decisions(url))
     assert not found, "\n".join(found)
-    assert len(history.seen) > 50 * kills
+    assert len(history.seen) > 10 * kills
     assert any(txn.answer is None and txn.committed for txn in history.txns), "no commit's answer was ever lost"

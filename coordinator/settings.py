@@ -381,6 +381,13 @@ class MetricsSettings(_Section):
             "...`), which not all users may read; none: nothing"
         ),
     ] = None
+    operators: Annotated[
+        Path | None,
+        Field(
+            description="file with who may act by `/api/v1`, and use it from other machines where `listen` is "
+            "`https://`: a line `NAME TOKEN` each, which not all users may read; the audit has the name; none: nobody"
+        ),
+    ] = None
     anonymous: Annotated[
         Literal["loopback", "always"],
         Field(

@@ -13,6 +13,7 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    asked,
     fail,
     print_json,
     print_pairs,
@@ -242,8 +243,7 @@ def list_(
     """List the addresses with their messages counted."""
     from coordinator import answers
 
-    with store(config, database_url, data_dir, work="counting") as connection:
-        lines = answers.all_addresses(connection)
+    lines = asked(answers.all_addresses, config, database_url, data_dir, work="counting")
     print_rows(lines, ("name", "routing", "kind", "origin", "groups", "pending", *_COUNTS), as_json=as_json)
 
 
@@ -258,8 +258,7 @@ def show(
     """Show one address, its policies and its consumer groups."""
     from coordinator import answers
 
-    with store(config, database_url, data_dir, work="counting") as connection:
-        detail = answers.one_address(connection, name)
+    detail = asked(answers.one_address, config, database_url, data_dir, work="counting", name=name)
     if as_json:
         print_json(detail)
         return
@@ -282,16 +281,17 @@ def purge(
     config: Config = None,
 ) -> None:
     """Throw away the messages that wait at an address, in all its groups; those that consumers hold stay."""
+    from coordinator import acts
     from coordinator.address.addresses import shown
-    from store.purge import purge as purge_store
 
     if sys.stdin.isatty() and not yes:
         typer.confirm(f"Throw away all messages that wait at {shown(name)}?", abort=True)
-    with store(config, database_url, data_dir, reason, work="long") as connection:
-        done = purge_store(connection, name)
-    if done is None:
-        fail(f"there is no address {shown(name)}")
-    typer.echo(f"purged {done.purged}, left {done.held} that are held by consumers or on their way to the dead letters")
+    purged, finished = 0, False
+    while not finished:
+        done = asked(acts.purge, config, database_url, data_dir, reason, work="long", name=name)
+        purged, finished = purged + done["purged"], done["finished"]
+    left = f"left {done['held']} that are held by consumers or on their way to the dead letters"
+    typer.echo(f"purged {purged}, {left}")
 
 
 @app.command()

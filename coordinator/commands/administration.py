@@ -6,17 +6,18 @@ or its standard output cannot be written.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pwd
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeVar
 
 import typer
 
@@ -74,6 +75,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 #: It says for how long the command waits for the store.
 Work = Literal["brief", "counting", "long"]
 
+_Told = TypeVar("_Told")
+
 #: characters of a value in a table; `--json` has all
 _WIDEST_CELL = 100
 
@@ -117,20 +120,23 @@ def database_of(found: Settings, database_url: str | None, data_dir: Path | None
 
 def user_name(text: str, kind: str = "user") -> str:
     """Return the name of a user, or of a role, as it is stored; ends the command if it can be none."""
-    from coordinator.login import verifiers
+    from coordinator import answers
 
     try:
-        return verifiers.prepared_name(text)
-    except verifiers.NotPrepared as error:
-        fail(f"this can be no name of a {kind}: {error}", 2)
+        return answers.user_name(text, kind)
+    except answers.Malformed as error:
+        fail(str(error), 2)
 
 
 def actor(reason: str | None) -> Actor:
     """Return the person who runs this command, for the audit; ends the command if ``reason`` can be none."""
-    from store.audit import LONGEST_REASON, Actor
+    from coordinator.answers import Malformed, check_reason
+    from store.audit import Actor
 
-    if reason is not None and not (0 < len(reason) <= LONGEST_REASON and reason.strip() and reason.isprintable()):
-        fail(f"--reason: expected 1 to {LONGEST_REASON} characters of printable text", 2)
+    try:
+        check_reason(reason)
+    except Malformed as error:
+        fail(error.by_option, 2)
     number = os.getuid()
     try:
         name = pwd.getpwuid(number).pw_name
@@ -149,13 +155,13 @@ def store(
     work: Work = "brief",
     status: int = 1,
 ) -> Iterator[Connection]:
-    """Yield a connection to the store, its schema checked; an error of the store ends the command with ``status``, and
-    with 1 where the store does not have what the command asks for.
+    """Yield a connection to the store, its schema checked; an error of the store ends the command with ``status``, with
+    1 where the store does not have what the command asks for, and with 2 where that can be none.
 
     ``reason``: of what is decided, for the audit.
     """
     person = actor(reason)
-    from coordinator.answers import Unknown
+    from coordinator.answers import Malformed, Unknown
     from store import audit, migrations
     from store.database import BRIEF, COUNTING, ENDLESS, connected
     from store.errors import DatabaseUrlInvalid, Locked, StoreError
@@ -167,14 +173,39 @@ def store(
             migrations.check(connection)
             audit.act_as(connection, person)
             yield connection
+    except Malformed as error:
+        fail(error.by_option, 2)
     except Unknown as error:
-        fail(str(error))
+        fail(error.by_option)
     except DatabaseUrlInvalid as error:
         fail(str(error), 2)
     except Locked as error:
         fail(f"{error}{_standby_of(url)}", status)
     except StoreError as error:
         fail(str(error), status)
+
+
+def asked(
+    run: Callable[..., _Told],
+    config: Path | None,
+    database_url: str | None,
+    data_dir: Path | None,
+    reason: str | None = None,
+    *,
+    work: Work = "brief",
+    status: int = 1,
+    **given: object,
+) -> _Told:
+    """Return what ``run``, of :mod:`coordinator.operations`, returns with the arguments ``given``. Errors, ``reason``
+    and ``status``: as of :func:`store`.
+    """
+    takes = inspect.signature(run).parameters
+    if "reason" in takes:
+        given["reason"] = reason
+    if "kept" in takes:
+        given["kept"] = timedelta(hours=settings(config).retention.hours)
+    with store(config, database_url, data_dir, reason, work=work, status=status) as connection:
+        return run(connection, **given)
 
 
 def _standby_of(url: str) -> str:

@@ -12,6 +12,7 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    asked,
     fail,
     print_json,
     print_table,
@@ -20,8 +21,6 @@ from coordinator.commands.administration import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from sqlalchemy import Connection
 
 
 # What the commands say and take of policies, of addresses and of groups.
@@ -70,22 +69,6 @@ Name = Annotated[
 ]
 
 
-def find(connection: Connection, name: str) -> tuple[str, int]:
-    """Return the address of the group ``name``, and the group's id; ends the command if there is none."""
-    from coordinator.address.addresses import GROUP_SEPARATOR, shown
-    from store import addresses
-
-    address, _, group = name.partition(GROUP_SEPARATOR)
-    place = addresses.find_group(connection, address, group)
-    if place is None:
-        fail(f"there is no address {shown(address)}")
-    if place.group is None and not group:
-        fail(f"{shown(address)} is a topic, which has no default group: name a subscription, {address}::GROUP")
-    if place.group is None:
-        fail(f"the address {shown(address)} has no group {shown(group)} (coordinator group list has them)")
-    return address, place.group
-
-
 @app.command("list")
 def list_(
     address: Annotated[str | None, typer.Argument(help="Those of this address; all without it.")] = None,
@@ -98,8 +81,7 @@ def list_(
     from coordinator import answers
     from store import addresses
 
-    with store(config, database_url, data_dir, work="counting") as connection:
-        lines = answers.all_groups(connection, address)
+    lines = asked(answers.all_groups, config, database_url, data_dir, work="counting", address=address)
     if as_json:
         print_json(lines)
     else:
@@ -145,6 +127,7 @@ def set_(
     config: Config = None,
 ) -> None:
     """Give a group policies of its own, while the service runs; inherit takes one back to that of the address."""
+    from coordinator import answers
     from coordinator.address.addresses import shown
     from store import addresses
 
@@ -156,7 +139,7 @@ def set_(
     if not changes:
         fail("give at least one of --on-expiry, --max-attempts and --retry", 2)
     with store(config, database_url, data_dir, reason) as connection:
-        address, group = find(connection, name)
+        address, group = answers.group_of(connection, name)
         if not addresses.change_group(connection, address, group, changes):
             fail(f"the group {shown(name)} was removed meanwhile")
     typer.echo(f"{shown(name)}: {words(changes)}")

@@ -242,7 +242,7 @@ def _has_message_id(connection: Connection, message: Message, message_id: str) -
     """Return whether the message has this message-id, and not the text elsewhere. Of an archived one only the head is
     examined.
     """
-    from coordinator.commands.heads import whole_head
+    from coordinator.heads import whole_head
     from store.codec.encoding import DecodeError
     from store.codec.message import PROPERTIES, fields_of, sections
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +12,7 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    asked,
     fail,
     print_rows,
     store,
@@ -20,11 +20,9 @@ from coordinator.commands.administration import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy import Connection
 
-    from store.permissions import Grantee, PermissionLine, Verb
+    from store.permissions import Grantee, Verb
 
 app = typer.Typer(help="What users may do, and who may do what.", no_args_is_help=True)
 
@@ -131,40 +129,12 @@ def list_(
     config: Config = None,
 ) -> None:
     """List all permissions."""
-    from store import permissions
+    from coordinator import answers
 
-    if who is not None and who[0] not in set(permissions.Verb):
-        fail("--who: expected one of " + ", ".join(permissions.Verb), 2)
-    with store(config, database_url, data_dir) as connection:
-        if who is not None:
-            columns: tuple[str, ...] = ("user", "role", "pattern")
-            rows: list[dict[str, object]] = list(_who(connection, permissions.Verb(who[0]), who[1]))
-        else:
-            columns = ("user", "role", "verb", "pattern", "granted_at")
-            rows = [asdict(each) for each in permissions.list_all(connection)]
+    verb, name = (None, None) if who is None else who
+    columns = ("user", "role", "verb", "pattern", "granted_at") if who is None else ("user", "role", "pattern")
+    rows = asked(answers.all_permissions, config, database_url, data_dir, verb=verb, name=name)
     print_rows(rows, columns, as_json=as_json)
-
-
-def _who(connection: Connection, verb: Verb, name: str) -> Iterator[dict[str, object]]:
-    """Yield a line for each user and permission. A role that no user has, such as anonymous, has a line of its own."""
-    from coordinator.address.permissions import ANYTHING, Rights
-    from store import permissions
-    from store.tables import ANONYMOUS
-
-    if permissions.none_counts(connection):
-        yield {"user": None, "role": ANONYMOUS, "pattern": ANYTHING}
-    for each in permissions.list_all(connection):
-        if each.verb == verb and Rights(frozenset({(each.verb, each.pattern)})).may(verb, name):
-            for user in _users(connection, each):
-                yield {"user": user, "role": each.role, "pattern": each.pattern}
-
-
-def _users(connection: Connection, line: PermissionLine) -> list[str] | list[None]:
-    from store import permissions
-
-    if line.user is not None:
-        return [line.user]
-    return permissions.users_of(connection, line.role or "") or [None]
 
 
 def _name(grantee: Grantee) -> str:

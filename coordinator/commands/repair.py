@@ -307,7 +307,7 @@ def _box(address: str, group: str) -> str:
 
 def _terms(connection: Connection, message: Message, fifo: bool) -> DeliveryTerms:
     from coordinator.address.enqueue import terms_again
-    from coordinator.commands.heads import whole_head
+    from coordinator.heads import whole_head
 
     head = whole_head(connection, message.half_id, message.head, message.octets)
     return terms_again(head, fifo=fifo, posted_at=message.posted_at)

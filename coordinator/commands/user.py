@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    asked,
     fail,
     print_rows,
     store,
@@ -75,10 +75,9 @@ def list_(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
     """List all users with their roles, and since when each is disabled."""
-    from store import users
+    from coordinator import answers
 
-    with store(config, database_url, data_dir) as connection:
-        rows = [asdict(each) for each in users.list_all(connection)]
+    rows = asked(answers.all_users, config, database_url, data_dir)
     print_rows(rows, ("name", "disabled_at", "password_set_at", "created_at", "roles"), as_json=as_json)
 
 

@@ -1,6 +1,7 @@
 """The API answers what commands answer with ``--json``, under the same names: ``/api/v1/`` and what they are called.
 
-It only reads, on connections of its own that can change nothing, few at a time and each statement within a limit.
+What is here only reads, on connections of its own that can change nothing, few at a time and each statement within a
+limit; :mod:`coordinator.http.acting` changes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from coordinator import answers
-from coordinator.http.problems import Refused
+from coordinator.http.problems import Refused, refused
 from store import health, migrations
 from store.audit import Action, Wanted
 from store.database import Patience, reading
@@ -62,10 +63,8 @@ class Asking:
             with reading(self._url, application_name="coordinator api", patience=_PATIENCE) as connection:
                 migrations.check(connection)
                 yield connection
-        except answers.Unknown as error:
-            raise Refused(HTTPStatus.NOT_FOUND, str(error)) from None
-        except StoreError as error:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+        except (answers.Unknown, answers.Malformed, StoreError) as error:
+            raise refused(error) from None
         finally:
             self._turns.release()
 
@@ -91,7 +90,7 @@ def list_addresses(store: Store, request: Request, after: After = None, limit: L
 @routes.get("/addresses/{name:path}", summary="coordinator address show")
 def show_address(store: Store, name: str) -> Response:
     with store.asked() as connection:
-        return _answer(answers.one_address(connection, name))
+        return answer(answers.one_address(connection, name))
 
 
 @routes.get("/groups", summary="coordinator group list")
@@ -115,14 +114,14 @@ def list_transactions(store: Store, request: Request, after: After = None, limit
 def show_transaction(store: Store, txn_id: str, limit: Limit = 100) -> Response:
     wanted = _read(answers.txn_id_of, txn_id)
     with store.asked() as connection:
-        return _answer(answers.transaction(connection, wanted, limit).plain())
+        return answer(answers.transaction(connection, wanted, limit).plain())
 
 
 @routes.get("/messages/{message}", summary="coordinator message show --no-archive")
 def show_message(store: Store, message: str) -> Response:
     wanted = _read(answers.half_id_of, message)
     with store.asked() as connection:
-        return _answer(answers.message(connection, wanted).plain())
+        return answer(answers.message(connection, wanted).plain())
 
 
 @routes.get("/dead-letters", summary="coordinator dead-letters list")
@@ -136,7 +135,7 @@ def list_dead_letters(store: Store, request: Request, after: After = None, limit
 def check(store: Store, fewest_free: Annotated[int, Query(ge=0, le=100)] = 10) -> Response:
     with store.asked() as connection:
         found = health.read(connection)
-    return _answer(answers.checked(found, fewest_free=fewest_free, least_bytes=store.least_bytes))
+    return answer(answers.checked(found, fewest_free=fewest_free, least_bytes=store.least_bytes))
 
 
 @routes.get("/audit", summary="coordinator audit")
@@ -152,26 +151,27 @@ def audit(
     first, last = (None if each is None else _read(read, each) for each in (since, until))
     wanted = Wanted(since=first, until=last, who=who, action=what)
     with store.asked() as connection:
-        return _answer(answers.audited(connection, wanted, limit))
+        return answer(answers.audited(connection, wanted, limit))
 
 
 def _read(read: Callable[[str], _Value], text: str) -> _Value:
     try:
         return read(text)
     except answers.Malformed as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+        raise refused(error) from None
 
 
 def _page(
     request: Request, lines: Sequence[answers.Answer], limit: int, key: Callable[[answers.Answer], str]
 ) -> Response:
     """Answer the first ``limit`` of ``lines``; if there are more, the header ``Link`` has the next page (RFC 8288)."""
-    answer = _answer(lines[:limit])
+    page = answer(lines[:limit])
     if len(lines) > limit:
         query = {**request.query_params, "after": key(lines[limit - 1])}
-        answer.headers["Link"] = f'<{request.url.path}?{urlencode(query)}>; rel="next"'
-    return answer
+        page.headers["Link"] = f'<{request.url.path}?{urlencode(query)}>; rel="next"'
+    return page
 
 
-def _answer(value: Any) -> Response:
+def answer(value: Any) -> Response:
+    """Answer with ``value`` as JSON."""
     return Response(json.dumps(value, default=answers.plain), media_type="application/json")

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from fastapi.routing import APIRoute
 
+from coordinator.http.acting import routes as acts
 from coordinator.http.api import routes
 from tests.fix_postgres import signal_server
 from tests.fix_service import PATIENCE, Service, running_service
@@ -143,7 +144,9 @@ def test_the_document_describes_each_path(service: Service) -> None:
     assert told["openapi"].startswith("3.1.")
     assert told["info"]["title"] == "coordinator"
     assert {path: list(of) for path, of in told["paths"].items()} == {
-        str(route.path).replace(":path}", "}"): ["get"] for route in routes.routes if isinstance(route, APIRoute)
+        str(route.path).replace(":path}", "}"): [each.lower() for each in route.methods or ()]
+        for route in (*routes.routes, *acts.routes)
+        if isinstance(route, APIRoute)
     }
 
 
@@ -213,13 +216,16 @@ def test_a_store_that_is_away_is_said(settings: dict[str, str]) -> None:
 
 def test_it_is_for_who_shows_the_token(service: Service) -> None:
     for wrong in ("Bearer another-of-these-tests", "Basic x", ""):
-        assert _problem(service, "/audit", Authorization=wrong) == (401, "expected the token of metrics.token")
+        assert _problem(service, "/audit", Authorization=wrong) == (
+            401,
+            "expected the token of metrics.token, or one of metrics.operators",
+        )
     with running_service(_HERE) as without:
-        said = "the API is answered where metrics.token is set, to who shows it"
+        said = "the API is answered where metrics.token or metrics.operators is set, to who shows a token"
         assert _problem(without, "/audit") == (403, said)
 
 
 def test_elsewhere_than_on_loopback_it_is_refused() -> None:
     with running_service({"metrics.listen": "http://0.0.0.0:0", "metrics.anonymous": "always"}) as service:
-        said = "the API is answered at addresses of loopback alone: metrics.listen"
+        said = "the API is answered on loopback, or by https://: metrics.listen"
         assert _problem(service, "/addresses") == (403, said)

@@ -239,15 +239,29 @@ def head_of(connection: Connection, stored: Stored) -> bytes:
 
 
 def all_connections(
-    connection: Connection, *, user: str | None = None, closed: bool = False, most: int
+    connection: Connection,
+    *,
+    user: str | None = None,
+    closed: bool = False,
+    after: str | None = None,
+    most: int | None = None,
 ) -> list[Answer]:
     """Return the connections of clients over all instances, the oldest first; those of ``user``. ``closed``: in place
-    of them the last that have ended, the latest first.
+    of them the last that have ended, the latest first, which have no key. The key is :func:`connection_key`.
 
-    :raises Malformed: ``user`` can be no name.
+    :raises Malformed: ``user`` can be no name, or ``after`` no key.
     """
-    name = None if user is None else user_name(user)
-    return [asdict(line) for line in connections.all_connections(connection, most, user=name, closed=closed)]
+    name, above = None if user is None else user_name(user), None
+    if after is not None:
+        at, _, of = after.partition(" ")
+        above = moment(at, datetime.now(UTC)), connection_id_of(of)
+    lines = connections.all_connections(connection, most, user=name, closed=closed, after=above)
+    return [asdict(line) for line in lines]
+
+
+def connection_key(line: Mapping[str, Any]) -> str:
+    """Return the key of an open connection."""
+    return f"{line['opened_at'].astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ} {line['connection']}"
 
 
 def one_connection(connection: Connection, *, connection_id: str) -> Answer:
@@ -283,9 +297,9 @@ def user_name(text: str, kind: str = "user") -> str:
         raise Malformed(f"this can be no name of a {kind}: {error}") from None
 
 
-def all_users(connection: Connection) -> list[Answer]:
-    """Return the users by name, with their roles, and since when each is disabled."""
-    return [asdict(each) for each in users.list_all(connection)]
+def all_users(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Answer]:
+    """Return the users by name, with their roles, and since when each is disabled. The key is the name."""
+    return [asdict(each) for each in users.list_all(connection, after=after, most=most)]
 
 
 def all_permissions(connection: Connection, *, verb: str | None = None, name: str | None = None) -> list[Answer]:
@@ -319,6 +333,14 @@ def all_runs(connection: Connection) -> list[Answer]:
     return [_run(each) for each in runs.runs(connection)]
 
 
+def one_run(connection: Connection, *, run: int) -> Answer:
+    """Return a run.
+
+    :raises Unknown: there is none of that number.
+    """
+    return _run(run_of(connection, run))
+
+
 def findings(
     connection: Connection, *, run: int, kind: Sequence[str] = (), after: int = 0, most: int | None = None
 ) -> list[Answer]:
@@ -341,7 +363,7 @@ def run_of(connection: Connection, number: int) -> runs.Stored:
     return found
 
 
-def kinds_of(found: runs.Stored) -> dict[str, int]:
+def _kinds(found: runs.Stored) -> dict[str, int]:
     """Return how many findings of each kind a run has."""
     counted: dict[str, int] = {}
     for (kind, _), count in found.counts.items():
@@ -360,12 +382,12 @@ def _run(found: runs.Stored) -> Answer:
         "stored_at": found.stored_at,
         "version": found.version,
         "findings": found.findings,
-        "kinds": kinds_of(found),
+        "kinds": _kinds(found),
     }
 
 
 def audited(connection: Connection, wanted: audit.Wanted, most: int) -> list[Answer]:
-    """Return the last ``most`` of the wanted rows of the audit, the oldest first."""
+    """Return the last ``most`` of the wanted rows of the audit, the oldest first. The key is the id."""
     return [asdict(line) for line in audit.read(connection, wanted, most)]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select, update
+from sqlalchemy import Connection, Row, Select, func, select, tuple_, update
 
 from store import audit, channels
 from store.audit import Action
@@ -96,21 +96,30 @@ def _line(row: Row[Any]) -> ConnectionLine:
 
 
 def all_connections(
-    connection: Connection, most: int, *, user: str | None = None, closed: bool = False
+    connection: Connection,
+    most: int | None,
+    *,
+    user: str | None = None,
+    closed: bool = False,
+    after: tuple[datetime, ConnectionId] | None = None,
 ) -> list[ConnectionLine]:
-    """Return the open connections of all living instances, the oldest first, at most ``most``.
+    """Return the open connections of all living instances, the oldest first, at most ``most``: those behind ``after``.
 
     ``user``: those of this one. ``closed``: in place of them the last that have ended, the latest first.
     """
+    columns = client_connection.c
     query = _lines()
     if user is not None:
-        query = query.where(client_connection.c.user_name == user)
+        query = query.where(columns.user_name == user)
     if closed:
-        query = query.where(client_connection.c.closed_at.is_not(None))
-        query = query.order_by(client_connection.c.closed_at.desc())
+        query = query.where(columns.closed_at.is_not(None))
+        query = query.order_by(columns.closed_at.desc())
     else:
-        query = query.where(client_connection.c.closed_at.is_(None)).order_by(client_connection.c.opened_at)
-    query = query.order_by(client_connection.c.instance_id, client_connection.c.number)
+        query = query.where(columns.closed_at.is_(None)).order_by(columns.opened_at)
+    if after is not None:
+        key = after[0], after[1].instance, after[1].number
+        query = query.where(tuple_(columns.opened_at, columns.instance_id, columns.number) > key)
+    query = query.order_by(columns.instance_id, columns.number)
     with boundary():
         rows = connection.execute(query.limit(most)).all()
         connection.rollback()

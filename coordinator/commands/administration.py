@@ -191,6 +191,7 @@ def asked(
     database_url: str | None,
     data_dir: Path | None,
     reason: str | None = None,
+    /,
     *,
     work: Work = "brief",
     status: int = 1,

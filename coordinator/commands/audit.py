@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, print_table, store
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, asked, fail, print_table
 from coordinator.commands.reconcile import given_moment
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def audit(
         who=who,
         action=_action(what),
     )
-    with store(config, database_url, data_dir) as connection:
-        lines = answers.audited(connection, wanted, limit)
+    lines = asked(answers.audited, config, database_url, data_dir, wanted=wanted, most=limit)
     if as_json or form is Format.JSON:
         for line in lines:
             typer.echo(json.dumps(line, default=answers.plain, ensure_ascii=True))

@@ -141,17 +141,110 @@ def check(store: Store, fewest_free: Annotated[int, Query(ge=0, le=100)] = 10) -
 @routes.get("/audit", summary="coordinator audit")
 def audit(
     store: Store,
+    request: Request,
     since: Time = None,
     until: Time = None,
     who: str | None = None,
     what: Action | None = None,
+    before: Annotated[int | None, Query(ge=1, lt=1 << 63, description="What comes before the row of this id.")] = None,
     limit: Limit = 100,
 ) -> Response:
     read = partial(answers.moment, now=datetime.now(UTC))
     first, last = (None if each is None else _read(read, each) for each in (since, until))
-    wanted = Wanted(since=first, until=last, who=who, action=what)
+    wanted = Wanted(since=first, until=last, who=who, action=what, before=before)
     with store.asked() as connection:
-        return answer(answers.audited(connection, wanted, limit))
+        lines = answers.audited(connection, wanted, limit + 1)
+    page = answer(lines[-limit:])
+    if len(lines) > limit:
+        page.headers["Link"] = _link(request, "prev", before=lines[1]["id"])
+    return page
+
+
+@routes.get("/connections", summary="coordinator connection list")
+def list_connections(
+    store: Store,
+    request: Request,
+    user: str | None = None,
+    closed: bool = False,
+    after: After = None,
+    limit: Limit = 100,
+) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_connections(connection, user=user, closed=closed, after=after, most=limit + 1)
+    return answer(lines[:limit]) if closed else _page(request, lines, limit, answers.connection_key)
+
+
+@routes.get("/connections/{connection_id}", summary="coordinator connection show")
+def show_connection(store: Store, connection_id: str) -> Response:
+    with store.asked() as connection:
+        return answer(answers.one_connection(connection, connection_id=connection_id))
+
+
+@routes.get("/findings", summary="coordinator findings list")
+def list_runs(store: Store) -> Response:
+    with store.asked() as connection:
+        return answer(answers.all_runs(connection))
+
+
+@routes.get("/findings/{run}", summary="coordinator findings list, one of them")
+def show_run(store: Store, run: int) -> Response:
+    with store.asked() as connection:
+        return answer(answers.one_run(connection, run=run))
+
+
+@routes.get("/findings/{run}/findings", summary="coordinator findings show")
+def show_findings(
+    store: Store,
+    request: Request,
+    run: int,
+    kind: Annotated[list[str] | None, Query()] = None,
+    after: Annotated[int, Query(ge=0, lt=1 << 31, description="What follows the finding of this number.")] = 0,
+    limit: Limit = 100,
+) -> Response:
+    with store.asked() as connection:
+        lines = answers.findings(connection, run=run, kind=kind or (), after=after, most=limit + 1)
+    return _page(request, lines, limit, lambda line: str(line["number"]))
+
+
+# What follows is for operators alone.
+
+
+async def _operator(request: Request) -> None:
+    if request.state.operator is None:
+        raise Refused(HTTPStatus.FORBIDDEN, "metrics.token is not for this, expected a token of metrics.operators")
+
+
+_FOR_OPERATORS = [Depends(_operator)]
+
+
+@routes.get("/dead-letters/{name:path}", summary="coordinator dead-letters show", dependencies=_FOR_OPERATORS)
+def show_dead_letters(
+    store: Store,
+    request: Request,
+    name: str,
+    whole: Annotated[bool, Query(description="With each message, in base64.")] = False,
+    after: Annotated[int, Query(ge=0, lt=1 << 63, description="As the header Link has it.")] = 0,
+    limit: Limit = 100,
+) -> Response:
+    with store.asked() as connection:
+        lines, last = answers.letters(connection, name, after=after, most=limit, whole=whole)
+    page = answer(lines)
+    if last is not None:
+        page.headers["Link"] = _link(request, "next", after=last)
+    return page
+
+
+@routes.get("/users", summary="coordinator user list", dependencies=_FOR_OPERATORS)
+def list_users(store: Store, request: Request, after: After = None, limit: Limit = 100) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_users(connection, after=after, most=limit + 1)
+    return _page(request, lines, limit, lambda line: str(line["name"]))
+
+
+@routes.get("/permissions", summary="coordinator permission list", dependencies=_FOR_OPERATORS)
+def list_permissions(store: Store, verb: str | None = None, name: str | None = None) -> Response:
+    with store.asked() as connection:
+        return answer(answers.all_permissions(connection, verb=verb, name=name))
 
 
 def _read(read: Callable[[str], _Value], text: str) -> _Value:
@@ -167,9 +260,14 @@ def _page(
     """Answer the first ``limit`` of ``lines``; if there are more, the header ``Link`` has the next page (RFC 8288)."""
     page = answer(lines[:limit])
     if len(lines) > limit:
-        query = {**request.query_params, "after": key(lines[limit - 1])}
-        page.headers["Link"] = f'<{request.url.path}?{urlencode(query)}>; rel="next"'
+        page.headers["Link"] = _link(request, "next", after=key(lines[limit - 1]))
     return page
+
+
+def _link(request: Request, relation: str, **key: object) -> str:
+    """Return a header ``Link``: the same request with another key."""
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in key]
+    return f'<{request.url.path}?{urlencode([*kept, *key.items()])}>; rel="{relation}"'
 
 
 def answer(value: Any) -> Response:

@@ -55,6 +55,7 @@ def application(measuring: Measuring, access: Access, asking: Asking, acts: acti
         figures = registry(seen, measuring.workers, disk_low=measuring.disk_low)
         return Response(encode(figures), media_type=kind)
 
+    @app.api_route("/livez", methods=_METHODS, include_in_schema=False)
     @app.api_route("/healthz", methods=_METHODS, include_in_schema=False)
     async def healthz() -> Response:
         return PlainTextResponse("ok\n")

@@ -187,29 +187,30 @@ def all_dead_letters(connection: Connection, *, after: str | None = None, most: 
 
 
 def letters(
-    connection: Connection, name: str, *, after: int = 0, most: int, whole: bool = False
-) -> tuple[list[Answer], int | None]:
-    """Return dead letters of a group or address, the oldest first: where each came from, and why it is one; and the key
-    of the last one, if there may be more. They are read in pieces.
+    connection: Connection, name: str, *, after: int = 0, most: int | None = None, whole: bool = False
+) -> list[Answer]:
+    """Return dead letters of a group or address, the oldest first: where each came from, and why it is one. They are
+    read in pieces. The key is ``entry``, of the last one.
 
-    ``whole``: with the encoded message, in base64; then fewer than ``most`` may be returned.
+    ``whole``: with the encoded message, in base64; then some megabytes of them at most, but one.
 
     :raises Unknown: there are no dead letters of that name.
     """
     group, _ = box_of(connection, name)
     lines: list[Answer] = []
     octets = 0
-    while len(lines) < most:
-        found = dead_letters.letters(connection, group, above=after, most=min(most - len(lines), dead_letters.CHUNK))
+    while most is None or len(lines) < most:
+        piece = dead_letters.CHUNK if most is None else min(most - len(lines), dead_letters.CHUNK)
+        found = dead_letters.letters(connection, group, above=after, most=piece)
+        if not found:
+            break
         for stored in found:
             octets += stored.size if whole else 0
             if octets > _MOST_OCTETS and lines:
-                return lines, after
+                return lines
             lines.append(_letter(connection, stored, whole=whole))
             after = stored.id
-        if not found:
-            return lines, None
-    return lines, after
+    return lines
 
 
 def box_of(connection: Connection, name: str) -> tuple[int, str]:
@@ -227,7 +228,7 @@ def box_of(connection: Connection, name: str) -> tuple[int, str]:
 
 def _letter(connection: Connection, stored: Stored, *, whole: bool) -> Answer:
     story = read_story(head_of(connection, stored))
-    line = {"id": stored.half_id, "since": stored.since, "size": stored.size, **story._asdict()}
+    line = {"entry": stored.id, "id": stored.half_id, "since": stored.since, "size": stored.size, **story._asdict()}
     if whole:
         line["message"] = base64.b64encode(dead_letters.message(connection, stored.half_id)).decode()
     return line
@@ -386,8 +387,20 @@ def _run(found: runs.Stored) -> Answer:
     }
 
 
-def audited(connection: Connection, wanted: audit.Wanted, most: int) -> list[Answer]:
-    """Return the last ``most`` of the wanted rows of the audit, the oldest first. The key is the id."""
+def audited(
+    connection: Connection,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    who: str | None = None,
+    what: audit.Action | None = None,
+    before: int | None = None,
+    most: int,
+) -> list[Answer]:
+    """Return the last ``most`` rows of the audit, the oldest first: of a time, by or as a user, of an action, and
+    before the row of an id. The key is the id.
+    """
+    wanted = audit.Wanted(since=since, until=until, who=who, action=what, before=before)
     return [asdict(line) for line in audit.read(connection, wanted, most)]
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from coordinator import acts
+from coordinator import acts, answers
 
+#: Where the paths of all begin.
+ROOT = "/api/v1"
 #: The arguments that no request gives: the service has them.
 OF_THE_SERVICE = ("kept", "seconds")
 
 
 class Operation(NamedTuple):
-    """``path``: below ``/api/v1``, with arguments in braces. ``command``: what follows ``coordinator``; ``long``: it
+    """``path``: below :data:`ROOT`, with arguments in braces. ``command``: what follows ``coordinator``; ``long``: it
     may take longer than a moment.
     """
 
@@ -32,4 +34,24 @@ ACTS = (
     Operation("/dead-letters/{name:path}/replay", "dead-letters replay", acts.replay, long=True),
     Operation("/addresses/{name:path}/purge", "address purge", acts.purge, long=True),
     Operation("/groups/{name:path}/seek", "group seek", acts.seek, long=True),
+)
+
+READS = (
+    Operation("/addresses", "address list", answers.all_addresses),
+    Operation("/addresses/{name:path}", "address show", answers.one_address),
+    Operation("/audit", "audit", answers.audited),
+    Operation("/check", "check", answers.checked),
+    Operation("/connections", "connection list", answers.all_connections),
+    Operation("/connections/{connection_id}", "connection show", answers.one_connection),
+    Operation("/dead-letters", "dead-letters list", answers.all_dead_letters),
+    Operation("/dead-letters/{name:path}", "dead-letters show", answers.letters),
+    Operation("/findings", "findings list", answers.all_runs),
+    Operation("/findings/{run}", "findings list, one of them", answers.one_run),
+    Operation("/findings/{run}/findings", "findings show", answers.findings),
+    Operation("/groups", "group list", answers.all_groups),
+    Operation("/messages/{half_id}", "message show --no-archive", answers.message),
+    Operation("/permissions", "permission list", answers.all_permissions),
+    Operation("/transactions", "transaction list", answers.all_undecided),
+    Operation("/transactions/{txn_id}", "transaction show --no-archive", answers.transaction),
+    Operation("/users", "user list", answers.all_users),
 )

@@ -49,6 +49,8 @@ PREFIX = "COORDINATOR_"
 _NESTED = "__"
 #: The variable that names the TOML file; not a setting.
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+#: The variable with the token of an operator, for ``coordinator --url``; not a setting.
+TOKEN_VARIABLE = f"{PREFIX}TOKEN"
 #: Variables of the tests, ignored here.
 _TESTS_PREFIX = f"{PREFIX}TEST_"
 
@@ -597,7 +599,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _known_variable(name: str) -> bool:
-    if name in (CONFIG_VARIABLE, PURE_VARIABLE) or name.startswith(_TESTS_PREFIX):
+    if name in (CONFIG_VARIABLE, TOKEN_VARIABLE, PURE_VARIABLE) or name.startswith(_TESTS_PREFIX):
         return True
     field = Settings.model_fields.get(name.removeprefix(PREFIX).split(_NESTED)[0].lower())
     return field is not None

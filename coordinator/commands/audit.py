@@ -49,16 +49,19 @@ def audit(
     addresses, groups, users and permissions; and logins that failed. The oldest first.
     """
     from coordinator import answers
-    from store.audit import Wanted
 
     now = datetime.now(UTC)
-    wanted = Wanted(
+    lines = asked(
+        answers.audited,
+        config,
+        database_url,
+        data_dir,
         since=given_moment("--since", since, now, None),
         until=given_moment("--until", until, now, None),
         who=who,
-        action=_action(what),
+        what=_action(what),
+        most=limit,
     )
-    lines = asked(answers.audited, config, database_url, data_dir, wanted=wanted, most=limit)
     if as_json or form is Format.JSON:
         for line in lines:
             typer.echo(json.dumps(line, default=answers.plain, ensure_ascii=True))

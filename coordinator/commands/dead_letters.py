@@ -58,7 +58,9 @@ def show(
     from coordinator import answers
     from coordinator.address.addresses import UNANSWERED
 
-    lines, _ = asked(answers.letters, config, database_url, data_dir, name=name, most=limit)
+    lines = asked(answers.letters, config, database_url, data_dir, name=name, most=limit)
+    for line in lines:
+        line.pop("entry", None)
     print_rows(lines, _UNANSWERED_COLUMNS if name == UNANSWERED else _COLUMNS, as_json=as_json)
 
 
@@ -68,10 +70,10 @@ def export(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = Non
     from coordinator import answers
 
     with store(config, database_url, data_dir, work="long") as connection:
-        after: int | None = 0
-        while after is not None:
-            lines, after = answers.letters(connection, name, after=after, most=100, whole=True)
+        after = 0
+        while lines := answers.letters(connection, name, after=after, most=100, whole=True):
             for line in lines:
+                after = line.pop("entry")
                 typer.echo(json.dumps(line, default=str, ensure_ascii=True))
 
 

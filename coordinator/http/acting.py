@@ -19,9 +19,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from coordinator.answers import Malformed, Unknown, check_reason
-from coordinator.http.api import ROOT, answer
+from coordinator.http.api import answer
 from coordinator.http.problems import Refused, invalid, refused
-from coordinator.operations import ACTS, OF_THE_SERVICE, Operation
+from coordinator.operations import ACTS, OF_THE_SERVICE, ROOT, Operation
 from store import audit, migrations
 from store.database import BRIEF, COUNTING, connected
 from store.errors import StoreError

@@ -20,15 +20,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from coordinator import answers
 from coordinator.http.problems import Refused, refused
+from coordinator.operations import ROOT
 from store import health, migrations
-from store.audit import Action, Wanted
+from store.audit import Action
 from store.database import Patience, reading
 from store.errors import StoreError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-ROOT = "/api/v1"
 
 _Value = TypeVar("_Value")
 #: Requests that ask the store at one time; so many connections more than the workers' the database has to have.
@@ -117,9 +116,9 @@ def show_transaction(store: Store, txn_id: str, limit: Limit = 100) -> Response:
         return answer(answers.transaction(connection, wanted, limit).plain())
 
 
-@routes.get("/messages/{message}", summary="coordinator message show --no-archive")
-def show_message(store: Store, message: str) -> Response:
-    wanted = _read(answers.half_id_of, message)
+@routes.get("/messages/{half_id}", summary="coordinator message show --no-archive")
+def show_message(store: Store, half_id: str) -> Response:
+    wanted = _read(answers.half_id_of, half_id)
     with store.asked() as connection:
         return answer(answers.message(connection, wanted).plain())
 
@@ -151,9 +150,8 @@ def audit(
 ) -> Response:
     read = partial(answers.moment, now=datetime.now(UTC))
     first, last = (None if each is None else _read(read, each) for each in (since, until))
-    wanted = Wanted(since=first, until=last, who=who, action=what, before=before)
     with store.asked() as connection:
-        lines = answers.audited(connection, wanted, limit + 1)
+        lines = answers.audited(connection, since=first, until=last, who=who, what=what, before=before, most=limit + 1)
     page = answer(lines[-limit:])
     if len(lines) > limit:
         page.headers["Link"] = _link(request, "prev", before=lines[1]["id"])
@@ -227,10 +225,11 @@ def show_dead_letters(
     limit: Limit = 100,
 ) -> Response:
     with store.asked() as connection:
-        lines, last = answers.letters(connection, name, after=after, most=limit, whole=whole)
+        lines = answers.letters(connection, name, after=after, most=limit, whole=whole)
+    entries = [line.pop("entry") for line in lines]
     page = answer(lines)
-    if last is not None:
-        page.headers["Link"] = _link(request, "next", after=last)
+    if len(lines) == limit or (whole and lines):
+        page.headers["Link"] = _link(request, "next", after=entries[-1])
     return page
 
 

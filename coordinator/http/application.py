@@ -12,8 +12,9 @@ from starlette.exceptions import HTTPException
 
 from coordinator.http import acting
 from coordinator.http.access import CHALLENGE, Access
-from coordinator.http.api import ROOT, Asking, routes
+from coordinator.http.api import Asking, routes
 from coordinator.http.problems import Problem, Refused, invalid
+from coordinator.operations import ROOT
 from coordinator.process.measuring import Measuring
 from coordinator.process.metrics import registry
 from coordinator.version import VERSION

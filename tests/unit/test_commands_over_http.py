@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 
 import pytest
 import typer.main
@@ -11,6 +12,7 @@ from fastapi.routing import APIRoute
 from coordinator.__main__ import app
 from coordinator.http.acting import routes as acts
 from coordinator.http.api import routes
+from coordinator.operations import READS, ROOT, Operation
 
 pytestmark = pytest.mark.rule("S11")
 
@@ -43,6 +45,9 @@ _NOT_OVER_HTTP = {
     "archive restore": _FILES,
 }
 
+#: arguments of functions that no request gives
+_OF_THE_STORE = {"connection", "found", "least_bytes", "root"}
+
 
 def _commands(of: object, name: str = "") -> Iterator[str]:
     inner = getattr(of, "commands", None)
@@ -61,3 +66,18 @@ def test_each_command_is_there_or_the_table_says_why() -> None:
     }
     assert not answered & _NOT_OVER_HTTP.keys()
     assert answered | _NOT_OVER_HTTP.keys() == set(_commands(typer.main.get_command(app)))
+
+
+def _names(route: APIRoute) -> set[str]:
+    """Its arguments, as a request gives them."""
+    return {each.name for each in (*route.dependant.path_params, *route.dependant.query_params)}
+
+
+@pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.path)
+def test_a_command_from_elsewhere_finds_what_it_asks_for(operation: Operation) -> None:
+    """``coordinator --url`` takes path and arguments from the table, and the API declares its own."""
+    (route,) = [each for each in routes.routes if isinstance(each, APIRoute) and each.path == ROOT + operation.path]
+    assert route.summary == f"coordinator {operation.command}"
+    takes = {"limit" if name == "most" else name for name in signature(operation.run).parameters}
+    assert _names(route) <= takes | {"limit"}
+    assert takes - _OF_THE_STORE <= _names(route)

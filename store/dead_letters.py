@@ -232,7 +232,7 @@ def replay(
     """Post letters of a group anew where they came from; commits after each hundred.
 
     ``ids``: of their halves; None: all letters there are now. ``after``, ``until``: of the :class:`Rest` of another
-    replay, which this one goes on with. ``seconds``: after so long no other hundred begins; None: no limit.
+    replay, which this one goes on with. ``seconds``: after so long no hundred begins but the first; None: no limit.
 
     A letter is posted and leaves the dead letters in one SQL transaction. Its message is a new half; the groups of its
     address that do not get it are in an op. A letter that an instance holds for a consumer stays; one that an instance
@@ -252,7 +252,7 @@ def replay(
             wanted = wanted.where(entry.c.half_id == any_(cast(possible, ARRAY(BigInteger))))
         above, end, rest = after, inf if seconds is None else time.monotonic() + seconds, None
         while rows := connection.execute(wanted.where(entry.c.id > above)).all():
-            if time.monotonic() > end:
+            if above > after and time.monotonic() > end:
                 rest = Rest(after=above, until=last)
                 break
             above = rows[-1].id

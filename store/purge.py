@@ -40,7 +40,7 @@ class _TimeIsOver(Exception):
 def purge(connection: Connection, name: str, *, chunk: int = CHUNK, seconds: float | None = None) -> Purged | None:
     """Delete the waiting entries of all groups of an address, delayed ones too. Commits after each chunk.
 
-    ``seconds``: after so long no other chunk begins; None: no limit.
+    ``seconds``: after so long no chunk begins but the first; None: no limit.
 
     The halves stay until retention drops them; an op ``purge`` covers them. Entries made meanwhile are not touched. An
     entry that an instance reads at that moment may still be delivered, and its retirement is then refused (D10).
@@ -55,7 +55,7 @@ def purge(connection: Connection, name: str, *, chunk: int = CHUNK, seconds: flo
         purged, end = 0, inf if seconds is None else time.monotonic() + seconds
 
         def begin() -> None:
-            if time.monotonic() > end:
+            if purged and time.monotonic() > end:
                 raise _TimeIsOver
 
         def note(gone: int) -> None:

@@ -61,7 +61,9 @@ class Acting:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{_MOST_ACTING} other acts are under way; try again later")
         doing = self._threads.submit(self._do, operation, given, actor)
         doing.add_done_callback(lambda _: self._free.release())
-        ended, _ = await asyncio.wait({asyncio.wrap_future(doing)}, timeout=_ANSWER_SECONDS)
+        waited = asyncio.wrap_future(doing)
+        waited.add_done_callback(lambda done: done.exception())  # it is known where the request has ended before
+        ended, _ = await asyncio.wait({waited}, timeout=_ANSWER_SECONDS)
         if not ended:
             doing.add_done_callback(lambda done: _tell(operation, done))
             return None

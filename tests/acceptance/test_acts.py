@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import text
 
+from store.database import connected
+from store.embedded.running import running_url
 from tests.acceptance import api
 from tests.acceptance.api import TOKEN, asked, done, got, refused
 from tests.fix_service import Service, running_service
@@ -265,3 +269,61 @@ def test_a_file_of_operators_that_is_none_is_said(
     file.write_text(text)
     with pytest.raises(AssertionError, match=f"line {line}: expected NAME TOKEN"), running_service(given):
         pass
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Each piece of an act is an act, and an act of more than a second is answered before it ends."""
+    constants = {"coordinator.http.acting._PIECES_SECONDS": 0.0, "store.dead_letters.CHUNK": 2}
+    given = api.settings(tmp_path_factory.mktemp("brief"))
+    with running_service(given, constants | {"coordinator.http.acting._ANSWER_SECONDS": 1.0}) as service:
+        yield service
+
+
+def test_long_acts_go_on_piece_by_piece(brief: Service) -> None:
+    peer = Peer(brief.port)
+    peer.open()
+    session = peer.begin()
+    letters = _buried(brief, session, "orders", 5)
+    told = done(brief, "/dead-letters/orders/replay", all=True, reason="first")
+    pieces = [told["ids"]]
+    while told["next"] is not None:
+        told = done(brief, "/dead-letters/orders/replay", all=True, **told["next"])
+        pieces.append(told["ids"])
+    assert pieces == [letters[:2], letters[2:4], letters[4:]]
+    brief.cli("address", "add", "news", "--topic")
+    for group in ("one", "two"):
+        session.receiver(f"news::{group}").detach()
+    post(session, "news", b"1", b"2")
+    assert done(brief, "/addresses/news/purge") == {"purged": 2, "held": 0, "finished": False}
+    assert done(brief, "/addresses/news/purge") == {"purged": 2, "held": 0, "finished": True}
+    peer.close_socket()
+
+
+def test_what_takes_longer_than_its_request_goes_on(brief: Service) -> None:
+    peer = Peer(brief.port)
+    peer.open()
+    session = peer.begin()
+    post(session, "slow", b"1")
+    session.receiver("slow", credit=1).take().disposition(Accepted())
+    with connected(running_url(brief.data_dir)) as connection:
+        connection.execute(text("select from coordinator.address where name = 'slow' for update"))
+        connection.execute(text("select from coordinator.consumer_group for update"))
+        answer = asked(brief, "POST", "/groups/slow/seek", json.dumps({"back_to": "2026-01-01T00:00:00Z"}))
+        assert (answer.status, "goes on" in answer.value["goes_on"]) == (202, True)
+        status, detail = refused(brief, "/groups/slow/seek", back_to="2026-01-01T00:00:00Z")
+        assert (status, detail) == (409, "another seek of this consumer group is under way")
+        connection.rollback()
+    line = brief.wait_for(lambda line: line.get("event") == "an act has ended")
+    assert line["act"] == "group seek"
+    assert session.receiver("slow", credit=1).take().body == b"1"
+    peer.close_socket()
+
+
+def test_a_store_that_is_away_is_said(brief: Service) -> None:
+    brief.signal_database(signal.SIGSTOP)
+    try:
+        first = asked(brief, "POST", "/addresses/slow/purge", "{}")
+    finally:
+        brief.signal_database(signal.SIGCONT)
+    assert first.status == 202

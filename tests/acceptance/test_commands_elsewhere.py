@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -208,3 +211,13 @@ def test_a_token_may_be_in_a_file(elsewhere: Elsewhere, tmp_path: Path) -> None:
     told = elsewhere.run("--token-file", str(file), "user", "list", token="")
     assert told.returncode == 2
     assert told.stderr.endswith("all users may read it (mode 644); expected 600\n")
+
+
+def test_the_tokens_are_read_again(service: Service, elsewhere: Elsewhere) -> None:
+    given, file = "the-token-of-another-operator", Path(service.environment()["COORDINATOR_METRICS__OPERATORS"])
+    assert elsewhere.run("user", "list", token=given).returncode == 1
+    file.write_text(f"{file.read_text()}eve {given}\n")
+    os.kill(service.pid, signal.SIGHUP)
+    deadline = time.monotonic() + PATIENCE
+    while elsewhere.run("user", "list", token=given).returncode:
+        assert time.monotonic() < deadline

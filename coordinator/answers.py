@@ -70,6 +70,10 @@ class Unknown(_Refused):
     """The store does not have what was asked for."""
 
 
+class InTheWay(_Refused):
+    """The store has what stands in the way of what was asked for."""
+
+
 class Malformed(_Refused):
     """What was asked for cannot be there: its name or number is none."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from coordinator import acts, answers
+from coordinator import acts, answers, changes
 
 #: Where the paths of all begin.
 ROOT = "/api/v1"
@@ -34,6 +34,14 @@ ACTS = (
     Operation("/dead-letters/{name:path}/replay", "dead-letters replay", acts.replay, long=True),
     Operation("/addresses/{name:path}/purge", "address purge", acts.purge, long=True),
     Operation("/groups/{name:path}/seek", "group seek", acts.seek, long=True),
+    Operation("/addresses/{name:path}/add", "address add", changes.add_address),
+    Operation("/addresses/{name:path}/set", "address set", changes.set_address),
+    Operation("/addresses/{name:path}/remove", "address remove", changes.remove_address, long=True),
+    Operation("/groups/{name:path}/set", "group set", changes.set_group),
+    Operation("/permissions/grant", "permission grant", changes.grant),
+    Operation("/permissions/revoke", "permission revoke", changes.revoke),
+    Operation("/users/{name:path}/set", "user set", changes.set_user),
+    Operation("/users/{name:path}/remove", "user remove", changes.remove_user),
 )
 
 READS = (

@@ -171,7 +171,7 @@ def store(
     ``reason``: of what is decided, for the audit.
     """
     person = actor(reason)
-    from coordinator.answers import Malformed, Unknown
+    from coordinator.answers import InTheWay, Malformed, Unknown
     from store import audit, migrations
     from store.database import BRIEF, COUNTING, ENDLESS, connected
     from store.errors import DatabaseUrlInvalid, Locked, StoreError
@@ -185,7 +185,7 @@ def store(
             yield connection
     except Malformed as error:
         fail(error.by_option, 2)
-    except Unknown as error:
+    except (Unknown, InTheWay) as error:
         fail(error.by_option)
     except DatabaseUrlInvalid as error:
         fail(str(error), 2)

@@ -18,7 +18,7 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from coordinator.answers import Malformed, Unknown, check_reason
+from coordinator.answers import InTheWay, Malformed, Unknown, check_reason
 from coordinator.http.api import answer
 from coordinator.http.problems import Refused, invalid, refused
 from coordinator.operations import ACTS, OF_THE_SERVICE, ROOT, Operation
@@ -69,7 +69,7 @@ class Acting:
             return None
         try:
             return doing.result()
-        except (Unknown, Malformed, StoreError) as error:
+        except (Unknown, InTheWay, Malformed, StoreError) as error:
             raise refused(error) from None
 
     def _do(self, operation: Operation, given: Mapping[str, Any], actor: audit.Actor) -> Any:
@@ -88,7 +88,7 @@ def _tell(operation: Operation, done: Future[Any]) -> None:
     if error is None:
         _log.info("an act has ended", act=operation.command)
     else:
-        known = isinstance(error, (Unknown, Malformed, StoreError))
+        known = isinstance(error, (Unknown, InTheWay, Malformed, StoreError))
         _log.warning("an act has failed", act=operation.command, reason=str(error) if known else type(error).__name__)
 
 

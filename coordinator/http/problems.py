@@ -8,13 +8,14 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from coordinator.answers import Malformed, Unknown
+from coordinator.answers import InTheWay, Malformed, Unknown
 from store.connections import ClosedAlready, NoSuchConnection
 from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Contended, Locked, NotUndecided
 
 _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (Malformed, HTTPStatus.BAD_REQUEST),
     (Unknown, HTTPStatus.NOT_FOUND),
+    (InTheWay, HTTPStatus.CONFLICT),
     (NotUndecided, HTTPStatus.NOT_FOUND),
     (NoSuchConnection, HTTPStatus.NOT_FOUND),
     (Locked, HTTPStatus.SERVICE_UNAVAILABLE),

@@ -142,6 +142,17 @@ def test_an_operator_acts(service: Service, elsewhere: Elsewhere, txn: str) -> N
     assert elsewhere.run("address", "purge", "other", "--yes").stdout.startswith("purged 2, left 0 ")
     moved = elsewhere.run("group", "seek", "other", "--back-to", "2026-01-01T00:00:00Z")
     assert moved.stdout == "moved back: 2 messages are delivered again\n"
+    for arguments, said in (
+        (("address", "set", "other", "--max-attempts", "3"), "'other': max_attempts 3\n"),
+        (("group", "set", "other", "--retry", "inherit"), "'other': retry inherit\n"),
+        (("permission", "grant", "send", "other", "--user", "bob"), "bob may send: other\n"),
+        (("permission", "revoke", "send", "other", "--user", "bob"), "revoked 1\n"),
+        (("user", "set", "bob", "--disable"), "bob: disabled\n"),
+        (("user", "remove", "bob"), "removed the user bob\n"),
+        (("address", "remove", "other", "--force"), "removed 'other', with 2 messages\n"),
+    ):
+        done = elsewhere.run(*arguments, "--reason", "of the test")
+        assert (done.stdout, done.stderr) == (said, "")
 
 
 @all_cases(
@@ -151,7 +162,12 @@ def test_an_operator_acts(service: Service, elsewhere: Elsewhere, txn: str) -> N
         (("transaction", "show", "xyz"), 2, "TXN-ID: expected 32 hexadecimal digits, not 'xyz'"),
         (("transaction", "show", "0" * 32), 1, f"transaction {'0' * 8}-"),
         (("group", "seek", "orders", "--to", "yesterday"), 2, "to: expected a time such as 2026-11-22T12:00:00Z"),
-        (("address", "add", "new"), 2, "--url: the API does not do this; leave it out, for the store itself"),
+        (("address", "add", "orders"), 1, "there is an address 'orders' already"),
+        (
+            ("user", "add", "new", "--without-password"),
+            2,
+            "--url: the API does not do this; leave it out, for the store itself",
+        ),
         (("serve",), 2, "--url: the API does not do this; leave it out, for the store itself"),
         (("address", "list", "--database-url", "postgresql://h/d"), 2, "--url: a store, or settings, are given too"),
     ],

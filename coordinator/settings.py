@@ -371,9 +371,9 @@ class MetricsSettings(_Section):
     listen: Annotated[
         str | None,
         Field(
-            description="where `/metrics`, `/healthz` and `/readyz` are answered, and at addresses that only this "
-            "machine can connect to `/api/v1`: `http://127.0.0.1:9672`, or `https://host:port` by the certificate of "
-            "`tls`; none: nowhere"
+            description="where `/metrics`, `/healthz`, `/readyz` and `/api/v1` are answered: `http://127.0.0.1:9672`, "
+            "or `https://host:port` by the certificate of `tls`; none: nowhere. In plain text `/api/v1` is answered at "
+            "addresses alone that only this machine can connect to"
         ),
     ] = None
     token: Annotated[

@@ -223,12 +223,23 @@ def ask_at(url: str, token_file: Path | None) -> None:
     _remote = Remote(place, token.strip())
 
 
-def by_api(run: Callable[..., Any], status: int, **given: object) -> Any:
-    """Return what the API of ``--url`` returns for ``run`` of :mod:`coordinator.operations`; None: there is no such
+def by_api(
+    run: Callable[..., Any],
+    config: Path | None,
+    database_url: str | None,
+    data_dir: Path | None,
+    /,
+    *,
+    status: int,
+    **given: object,
+) -> Any:
+    """Return what the API of ``--url`` returns for ``run``, of :mod:`coordinator.operations`; None: there is no such
     flag. Errors end the command as those of :func:`store`.
     """
     if _remote is None:
         return None
+    if (config, database_url, data_dir) != (None, None, None):
+        fail("--url: a store, or settings, are given too; leave one out", 2)
     from coordinator.commands.remote import RemoteError
 
     try:
@@ -259,11 +270,9 @@ def asked(
         given["reason"] = reason
     if _remote is not None:
         actor(reason)
-        if (config, database_url, data_dir) != (None, None, None):
-            fail("--url: a store, or settings, are given too; leave one out", 2)
-        told: _Told = by_api(
-            run, status, **given, **({} if "reason" in given or reason is None else {"reason": reason})
-        )
+        if reason is not None:
+            given["reason"] = reason
+        told: _Told = by_api(run, config, database_url, data_dir, status=status, **given)
         return told
     if "kept" in takes:
         given["kept"] = timedelta(hours=settings(config).retention.hours)

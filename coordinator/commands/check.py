@@ -40,7 +40,7 @@ def check(
     from store.database import BRIEF, connected
     from store.errors import StoreError
 
-    told = by_api(answers.checked, 2, fewest_free=fewest_free)
+    told = by_api(answers.checked, config, database_url, data_dir, status=2, fewest_free=fewest_free)
     if told is None:
         try:
             read = settings(config, database_url=database_url, data_dir=data_dir)

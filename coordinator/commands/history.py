@@ -104,7 +104,11 @@ def show_transaction(
     from coordinator import answers
 
     wanted = read_txn_id(txn_id)
-    found = None if archive else by_api(answers.transaction, 2, txn_id=wanted, most=limit)
+    found = (
+        None
+        if archive
+        else by_api(answers.transaction, config, database_url, data_dir, status=2, txn_id=wanted, most=limit)
+    )
     if found is None:
         with (
             store(config, database_url, data_dir, status=2) as connection,
@@ -147,7 +151,11 @@ def show_message(
     bounds = None if since is None else _bounds(since, until)
     half_id = 0 if bounds is not None else _half_id(message)
     work: Work = "brief" if bounds is None else "long"
-    told = None if bounds is not None or archive else by_api(answers.message, 2, half_id=half_id)
+    told = (
+        None
+        if bounds is not None or archive
+        else by_api(answers.message, config, database_url, data_dir, status=2, half_id=half_id)
+    )
     found: list[Any] = [told]
     if told is None:
         with (

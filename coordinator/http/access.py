@@ -65,7 +65,8 @@ class Access:
                 )
             if request.method not in _READING:
                 raise Refused(HTTPStatus.FORBIDDEN, "metrics.token only reads, expected a token of metrics.operators")
-        if any("\0" in each for each in (*request.path_params.values(), *request.query_params.values())):
+        given = (*request.path_params.items(), *request.query_params.multi_items())
+        if any("\0" in each for _, each in given):
             raise Refused(HTTPStatus.BAD_REQUEST, "expected no NUL character: no name has one")
 
 

@@ -243,6 +243,7 @@ def test_who_may_do_what_and_messages_are_for_operators(service: Service, path: 
         ("/addresses/none", 404, "there is no address 'none'"),
         ("/groups?address=none", 404, "there is no address 'none'"),
         ("/addresses/%00", 400, "expected no NUL character: no name has one"),
+        ("/findings/1/findings?kind=x%00&kind=x", 400, "expected no NUL character: no name has one"),
         ("/groups?after=x%00", 400, "expected no NUL character: no name has one"),
         ("/transactions/xyz", 400, "TXN-ID: expected 32 hexadecimal digits, not 'xyz'"),
         ("/messages/1", 404, "the store has no message 1"),

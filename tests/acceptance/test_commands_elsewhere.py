@@ -170,6 +170,8 @@ def test_an_operator_acts(service: Service, elsewhere: Elsewhere, txn: str) -> N
         ),
         (("serve",), 2, "--url: the API does not do this; leave it out, for the store itself"),
         (("address", "list", "--database-url", "postgresql://h/d"), 2, "--url: a store, or settings, are given too"),
+        (("check", "--config", "/nonexistent"), 2, "--url: a store, or settings, are given too"),
+        (("transaction", "show", "0" * 32, "--archive", "/"), 2, "--url: the API does not do this"),
     ],
 )
 def test_errors_are_those_of_the_command(

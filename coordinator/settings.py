@@ -49,6 +49,8 @@ PREFIX = "COORDINATOR_"
 _NESTED = "__"
 #: The variable that names the TOML file; not a setting.
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+#: The variable with the token of an operator, for ``coordinator --url``; not a setting.
+TOKEN_VARIABLE = f"{PREFIX}TOKEN"
 #: Variables of the tests, ignored here.
 _TESTS_PREFIX = f"{PREFIX}TEST_"
 
@@ -369,9 +371,9 @@ class MetricsSettings(_Section):
     listen: Annotated[
         str | None,
         Field(
-            description="where `/metrics`, `/healthz` and `/readyz` are answered, and at addresses that only this "
-            "machine can connect to `/api/v1`: `http://127.0.0.1:9672`, or `https://host:port` by the certificate of "
-            "`tls`; none: nowhere"
+            description="where `/metrics`, `/healthz`, `/readyz` and `/api/v1` are answered: `http://127.0.0.1:9672`, "
+            "or `https://host:port` by the certificate of `tls`; none: nowhere. In plain text `/api/v1` is answered at "
+            "addresses alone that only this machine can connect to"
         ),
     ] = None
     token: Annotated[
@@ -379,6 +381,13 @@ class MetricsSettings(_Section):
         Field(
             description="file with what those who ask for `/metrics` and `/api/v1` must show (`Authorization: Bearer "
             "...`), which not all users may read; none: nothing"
+        ),
+    ] = None
+    operators: Annotated[
+        Path | None,
+        Field(
+            description="file with who may act by `/api/v1`, and use it from other machines where `listen` is "
+            "`https://`: a line `NAME TOKEN` each, which not all users may read; the audit has the name; none: nobody"
         ),
     ] = None
     anonymous: Annotated[
@@ -590,7 +599,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _known_variable(name: str) -> bool:
-    if name in (CONFIG_VARIABLE, PURE_VARIABLE) or name.startswith(_TESTS_PREFIX):
+    if name in (CONFIG_VARIABLE, TOKEN_VARIABLE, PURE_VARIABLE) or name.startswith(_TESTS_PREFIX):
         return True
     field = Settings.model_fields.get(name.removeprefix(PREFIX).split(_NESTED)[0].lower())
     return field is not None

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, insert, or_, select
+from sqlalchemy import Connection, delete, func, insert, or_, select, tuple_
 
 from store.errors import boundary
 from store.tables import AUDIT_DAYS, audit
@@ -59,7 +59,9 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """The person behind a connection: their user of the operating system, the host, and the reason they give."""
+    """The person behind a connection: their user of the operating system, the host, and the reason they give. By HTTP
+    the name of the operator, and ``api`` with the remote address.
+    """
 
     os_user: str
     host: str
@@ -70,6 +72,7 @@ class Actor:
 class Line:
     """A row of the audit. At most one of ``os_user`` and ``client_user`` is set: neither, if a program did it."""
 
+    id: int
     at: datetime
     action: str
     subject: str | None
@@ -84,12 +87,15 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Selects rows of the audit; None: all. ``who``: a user of any of the three kinds."""
+    """Selects rows of the audit; None: all. ``who``: a user of any of the three kinds; ``before``: the id of a row,
+    which they precede.
+    """
 
     since: datetime | None = None
     until: datetime | None = None
     who: str | None = None
     action: Action | None = None
+    before: int | None = None
 
 
 def act_as(connection: Connection, actor: Actor) -> None:
@@ -114,7 +120,7 @@ def note_each(connection: Connection, action: Action, told: Sequence[tuple[str |
 
 def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:
     """Return the last ``most`` of the wanted rows, the oldest first."""
-    query = select(*(column for column in audit.c if column is not audit.c.id))
+    query = select(audit)
     if wanted.since is not None:
         query = query.where(audit.c.at >= wanted.since)
     if wanted.until is not None:
@@ -124,6 +130,10 @@ def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:
         query = query.where(or_(*(column == wanted.who for column in users)))
     if wanted.action is not None:
         query = query.where(audit.c.action == wanted.action)
+    if wanted.before is not None:
+        its = audit.alias()
+        key = select(its.c.at, its.c.id).where(its.c.id == wanted.before).scalar_subquery()
+        query = query.where(tuple_(audit.c.at, audit.c.id) < key)
     with boundary():
         rows = connection.execute(query.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(most)).all()
         connection.rollback()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select, update
+from sqlalchemy import Connection, Row, Select, func, select, tuple_, update
 
 from store import audit, channels
 from store.audit import Action
@@ -27,6 +27,10 @@ _POLL_SECONDS = 0.05
 
 class NoSuchConnection(Conflict):
     """The store knows no open connection of that id."""
+
+
+class ClosedAlready(Conflict):
+    """The connection has ended."""
 
 
 class NotClosed(Conflict):
@@ -92,21 +96,30 @@ def _line(row: Row[Any]) -> ConnectionLine:
 
 
 def all_connections(
-    connection: Connection, most: int, *, user: str | None = None, closed: bool = False
+    connection: Connection,
+    most: int | None,
+    *,
+    user: str | None = None,
+    closed: bool = False,
+    after: tuple[datetime, ConnectionId] | None = None,
 ) -> list[ConnectionLine]:
-    """Return the open connections of all living instances, the oldest first, at most ``most``.
+    """Return the open connections of all living instances, the oldest first, at most ``most``: those behind ``after``.
 
     ``user``: those of this one. ``closed``: in place of them the last that have ended, the latest first.
     """
+    columns = client_connection.c
     query = _lines()
     if user is not None:
-        query = query.where(client_connection.c.user_name == user)
+        query = query.where(columns.user_name == user)
     if closed:
-        query = query.where(client_connection.c.closed_at.is_not(None))
-        query = query.order_by(client_connection.c.closed_at.desc())
+        query = query.where(columns.closed_at.is_not(None))
+        query = query.order_by(columns.closed_at.desc())
     else:
-        query = query.where(client_connection.c.closed_at.is_(None)).order_by(client_connection.c.opened_at)
-    query = query.order_by(client_connection.c.instance_id, client_connection.c.number)
+        query = query.where(columns.closed_at.is_(None)).order_by(columns.opened_at)
+    if after is not None:
+        key = after[0], after[1].instance, after[1].number
+        query = query.where(tuple_(columns.opened_at, columns.instance_id, columns.number) > key)
+    query = query.order_by(columns.instance_id, columns.number)
     with boundary():
         rows = connection.execute(query.limit(most)).all()
         connection.rollback()
@@ -116,12 +129,13 @@ def all_connections(
 def one(connection: Connection, wanted: ConnectionId) -> tuple[ConnectionLine, list[LinkLine]]:
     """Return a connection, open or among the last that have ended, with the first hundred of its links.
 
-    :raises NoSuchConnection: there is none, or its instance has ended.
+    :raises NoSuchConnection: there is none.
+    :raises ClosedAlready: its instance has ended.
     """
     with boundary():
         row = connection.execute(_lines().where(_is(wanted))).one_or_none()
         if row is None:
-            raise NoSuchConnection(_why_none(connection, wanted))
+            raise _why_none(connection, wanted)
         connection.rollback()
     return _line(row), [LinkLine(**each) for each in row.link_list]
 
@@ -129,7 +143,8 @@ def one(connection: Connection, wanted: ConnectionId) -> tuple[ConnectionLine, l
 def ask_to_close(connection: Connection, wanted: ConnectionId, reason: str | None) -> None:
     """Have the instance close the connection, with ``reason`` as a part of what its client is told; commits.
 
-    :raises NoSuchConnection: there is none, it has ended, or its instance has.
+    :raises NoSuchConnection: there is none.
+    :raises ClosedAlready: it has ended, or its instance has.
     """
     here = (_is(wanted), client_connection.c.closed_at.is_(None), client_connection.c.instance_id.in_(LIVE))
     ask = update(client_connection).where(*here).values(close_asked=reason or "").returning(client_connection)
@@ -137,7 +152,7 @@ def ask_to_close(connection: Connection, wanted: ConnectionId, reason: str | Non
         row = connection.execute(ask).one_or_none()
         if row is None:
             connection.rollback()
-            raise NoSuchConnection(_why_none(connection, wanted))
+            raise _why_none(connection, wanted)
         its = {"user": row.user_name, "host": row.host, "port": row.port, "container": row.container_id}
         audit.note(connection, Action.CONNECTION_CLOSE, str(wanted), its)
         connection.execute(select(func.pg_notify(channels.CONNECTION, str(wanted.instance))))
@@ -169,7 +184,7 @@ def _is(wanted: ConnectionId) -> Any:
     return (client_connection.c.instance_id == wanted.instance) & (client_connection.c.number == wanted.number)
 
 
-def _why_none(connection: Connection, wanted: ConnectionId) -> str:
+def _why_none(connection: Connection, wanted: ConnectionId) -> NoSuchConnection | ClosedAlready:
     ended = connection.execute(
         select(instance.c.ended_at).where(instance.c.id == wanted.instance, instance.c.ended_at.is_not(None))
     ).scalar()
@@ -177,8 +192,9 @@ def _why_none(connection: Connection, wanted: ConnectionId) -> str:
     connection.rollback()
     if ended is not None:
         at = ended.isoformat(sep=" ", timespec="seconds")
-        return f"the instance {wanted.instance} has ended at {at}, and its connections with it"
+        return ClosedAlready(f"the instance {wanted.instance} has ended at {at}, and its connections with it")
     if row is not None and row.closed_at is not None:
         at = row.closed_at.isoformat(sep=" ", timespec="seconds")
-        return f"the connection {wanted} was closed at {at} already: {row.close_reason}"
-    return f"there is no connection {wanted} (coordinator connection list has them; a new one after some seconds)"
+        return ClosedAlready(f"the connection {wanted} was closed at {at} already: {row.close_reason}")
+    said = "(coordinator connection list has them; a new one after some seconds)"
+    return NoSuchConnection(f"there is no connection {wanted} {said}")

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from coordinator.address.addresses import GROUP_SEPARATOR, shown
+from coordinator.address.dead_letters import read_story
 from coordinator.timeline import Timeline, as_utc, of_message, of_transaction
-from store import addresses, audit, dead_letters, health, history, retention, undecided
+from store import addresses, audit, connections, dead_letters, health, history, retention, undecided
 from store.archive import days
 from store.ids import declared_at, moment_of
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from store.connections import ConnectionId
     from store.health import Health
 
 Answer = dict[str, Any]
@@ -30,6 +32,8 @@ _AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 #: digits of an id of a message in the store
 _LONGEST_ID = 19
+#: digits of each half of a connection's id
+_DIGITS = 9
 
 
 class Unknown(Exception):
@@ -130,9 +134,94 @@ def all_dead_letters(connection: Connection, *, after: str | None = None, most: 
     return [asdict(box) for box in dead_letters.boxes(connection, after=after, most=most)]
 
 
+def letters(
+    connection: Connection, name: str, *, after: int = 0, most: int = dead_letters.CHUNK
+) -> tuple[list[Answer], int | None]:
+    """Return the dead letters of an address, the oldest first: where each came from, and why it is one; and the key of
+    the last one, if there may be more.
+
+    :raises Unknown: it is no address of dead letters.
+    """
+    group = dead_letters.group_of(connection, name)
+    if group is None:
+        raise Unknown(f"there are no dead letters of {shown(name)}")
+    found = dead_letters.letters(connection, group, above=after, most=most)
+    lines = [{"id": each.half_id, "since": each.since, "size": each.size, **told_by(each.head)} for each in found]
+    return lines, found[-1].id if len(found) == most else None
+
+
+def all_connections(
+    connection: Connection, *, closed: bool = False, after: str | None = None, most: int
+) -> list[Answer]:
+    """Return the connections of clients over all instances, the oldest first. ``closed``: in place of them the last
+    that have ended, the latest first. The key, of open ones alone, is as :func:`connection_key` makes it.
+
+    :raises Malformed: ``after`` is no such key.
+    """
+    above = None
+    if after is not None:
+        opened_at, its = _place(after)
+        above = opened_at, connection_id_of(its)
+    return [asdict(each) for each in connections.all_connections(connection, most, closed=closed, after=above)]
+
+
+def one_connection(connection: Connection, *, connection_id: str) -> Answer:
+    """Return a connection with the first hundred of its links, as ``link_list``.
+
+    :raises Malformed: ``connection_id`` is none.
+    :raises Unknown: there is none, or its instance has ended.
+    """
+    try:
+        line, links = connections.one(connection, connection_id_of(connection_id))
+    except connections.NoSuchConnection as error:
+        raise Unknown(str(error)) from None
+    return {**asdict(line), "link_list": [each._asdict() for each in links]}
+
+
 def audited(connection: Connection, wanted: audit.Wanted, most: int) -> list[Answer]:
     """Return the last ``most`` of the wanted rows of the audit, the oldest first."""
     return [asdict(line) for line in audit.read(connection, wanted, most)]
+
+
+def told_by(head: bytes) -> Answer:
+    """Return what a dead letter says of where it came from, and why it is one. ``head``: its beginning."""
+    return read_story(head)._asdict()
+
+
+def letter(connection: Connection, half_id: int) -> Answer:
+    """Return what a message says as a dead letter; None for each that it does not say.
+
+    :raises Unknown: the store has no such message.
+    """
+    head = dead_letters.head(connection, half_id)
+    if head is None:
+        raise Unknown(f"the store has no message {half_id}")
+    return {"id": half_id, "since": moment_of(half_id), **told_by(head)}
+
+
+# Keys of pages whose lines are in order of time.
+
+
+def connection_key(line: Mapping[str, Any]) -> str:
+    return f"{line['opened_at'].isoformat()}~{line['connection']}"
+
+
+def audit_key(line: Mapping[str, Any]) -> str:
+    return f"{line['at'].isoformat()}~{line['id']}"
+
+
+def audit_place(key: str) -> tuple[datetime, int]:
+    """Return time and id of a row of the audit.
+
+    :raises Malformed: ``key`` is not as :func:`audit_key` makes it.
+    """
+    at, its = _place(key)
+    return at, half_id_of(its)
+
+
+def _place(key: str) -> tuple[datetime, str]:
+    at, _, its = key.partition("~")
+    return moment(at, datetime.now(UTC)), its
 
 
 def checked(found: Health, *, fewest_free: int, least_bytes: int) -> Answer:
@@ -157,6 +246,19 @@ def txn_id_of(text: str) -> UUID:
         return UUID(bytes=bytes.fromhex(digits))
     except ValueError:
         raise Malformed(f"TXN-ID: expected 32 hexadecimal digits, not {text[:80]!r}") from None
+
+
+def connection_id_of(text: str) -> ConnectionId:
+    """Return the id of a connection that an operator has written.
+
+    :raises Malformed: it is none.
+    """
+    parts = text.split("-")
+    if len(parts) != 2 or not all(each.isascii() and each.isdecimal() and len(each) <= _DIGITS for each in parts):
+        raise Malformed(
+            f"CONNECTION: expected two numbers, as in 12-345 (coordinator connection list), not {text[:80]!r}"
+        )
+    return connections.ConnectionId(instance=int(parts[0]), number=int(parts[1]))
 
 
 def half_id_of(text: str) -> int:

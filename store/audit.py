@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, insert, or_, select
+from sqlalchemy import Connection, delete, func, insert, or_, select, tuple_
 
 from store.errors import boundary
 from store.tables import AUDIT_DAYS, audit
@@ -70,6 +70,7 @@ class Actor:
 class Line:
     """A row of the audit. At most one of ``os_user`` and ``client_user`` is set: neither, if a program did it."""
 
+    id: int
     at: datetime
     action: str
     subject: str | None
@@ -84,12 +85,15 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Selects rows of the audit; None: all. ``who``: a user of any of the three kinds."""
+    """Selects rows of the audit; None: all. ``who``: a user of any of the three kinds; ``before``: time and id of the
+    row that follows those wanted.
+    """
 
     since: datetime | None = None
     until: datetime | None = None
     who: str | None = None
     action: Action | None = None
+    before: tuple[datetime, int] | None = None
 
 
 def act_as(connection: Connection, actor: Actor) -> None:
@@ -114,7 +118,7 @@ def note_each(connection: Connection, action: Action, told: Sequence[tuple[str |
 
 def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:
     """Return the last ``most`` of the wanted rows, the oldest first."""
-    query = select(*(column for column in audit.c if column is not audit.c.id))
+    query = select(audit)
     if wanted.since is not None:
         query = query.where(audit.c.at >= wanted.since)
     if wanted.until is not None:
@@ -124,6 +128,8 @@ def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:
         query = query.where(or_(*(column == wanted.who for column in users)))
     if wanted.action is not None:
         query = query.where(audit.c.action == wanted.action)
+    if wanted.before is not None:
+        query = query.where(tuple_(audit.c.at, audit.c.id) < wanted.before)
     with boundary():
         rows = connection.execute(query.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(most)).all()
         connection.rollback()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select, update
+from sqlalchemy import Connection, Row, Select, func, select, tuple_, update
 
 from store import audit, channels
 from store.audit import Action
@@ -92,11 +92,17 @@ def _line(row: Row[Any]) -> ConnectionLine:
 
 
 def all_connections(
-    connection: Connection, most: int, *, user: str | None = None, closed: bool = False
+    connection: Connection,
+    most: int,
+    *,
+    user: str | None = None,
+    closed: bool = False,
+    after: tuple[datetime, ConnectionId] | None = None,
 ) -> list[ConnectionLine]:
     """Return the open connections of all living instances, the oldest first, at most ``most``.
 
-    ``user``: those of this one. ``closed``: in place of them the last that have ended, the latest first.
+    ``user``: those of this one. ``closed``: in place of them the last that have ended, the latest first. ``after``:
+    when the connection was opened that those wanted follow, and its id; of open ones alone.
     """
     query = _lines()
     if user is not None:
@@ -107,6 +113,10 @@ def all_connections(
     else:
         query = query.where(client_connection.c.closed_at.is_(None)).order_by(client_connection.c.opened_at)
     query = query.order_by(client_connection.c.instance_id, client_connection.c.number)
+    if after is not None:
+        opened_at, its = after
+        place = tuple_(*(client_connection.c[each] for each in ("opened_at", "instance_id", "number")))
+        query = query.where(place > (opened_at, its.instance, its.number))
     with boundary():
         rows = connection.execute(query.limit(most)).all()
         connection.rollback()

@@ -174,7 +174,11 @@ def overview(store: Store, request: Request) -> Response:
     checked = answers.checked(found, fewest_free=_FEWEST_FREE, least_bytes=store.least_bytes)
     measuring: Measuring = request.app.state.measuring
     connected = sum(measuring.workers.now("connections").values())
-    return page(request, "overview", checked=checked, figures=measuring.figures(), connected=connected)
+    wrong = [*checked["wrong"]]
+    if measuring.disk_low:  # the role of the service may not ask the server for its folder
+        wrong.append("the disk of the embedded server is nearly full: posts are refused")
+    seen = {"checked": checked, "wrong": wrong, "figures": measuring.figures(), "connected": connected}
+    return page(request, "overview", HTTPStatus.OK, **seen)
 
 
 @pages.get("/find")

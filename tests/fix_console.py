@@ -4,11 +4,13 @@ they show.
 
 from __future__ import annotations
 
+import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
+from html import unescape
 from html.parser import HTMLParser
 from http.client import HTTPMessage
 from http.cookiejar import CookieJar
@@ -172,5 +174,5 @@ def rows(operator: Operator, path: str) -> Iterator[list[str]]:
     while following is not None:
         page = operator.ask(following)
         assert page.status == 200, page.html
-        yield [each.split('"')[1] for each in page.html.split("<tr><td><a href=")[1:]]
+        yield [unescape(each) for each in re.findall(r'<tr>\s*<td><a href="([^"]*)"', page.html)]
         following = page.following

@@ -370,15 +370,15 @@ class MetricsSettings(_Section):
         str | None,
         Field(
             description="where `/metrics`, `/healthz` and `/readyz` are answered, and at addresses that only this "
-            "machine can connect to `/api/v1`: `http://127.0.0.1:9672`, or `https://host:port` by the certificate of "
-            "`tls`; none: nowhere"
+            "machine can connect to `/api/v1` and `/console`: `http://127.0.0.1:9672`, or `https://host:port` by the "
+            "certificate of `tls`; none: nowhere"
         ),
     ] = None
     token: Annotated[
         Path | None,
         Field(
-            description="file with what those who ask for `/metrics` and `/api/v1` must show (`Authorization: Bearer "
-            "...`), which not all users may read; none: nothing"
+            description="file with what those who ask for `/metrics`, `/api/v1` (`Authorization: Bearer ...`) and "
+            "`/console` must show, which not all users may read; none: nothing"
         ),
     ] = None
     anonymous: Annotated[

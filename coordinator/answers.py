@@ -134,35 +134,46 @@ def all_dead_letters(connection: Connection, *, after: str | None = None, most: 
     return [asdict(box) for box in dead_letters.boxes(connection, after=after, most=most)]
 
 
-def letters(
-    connection: Connection, name: str, *, after: int = 0, most: int = dead_letters.CHUNK
-) -> tuple[list[Answer], int | None]:
-    """Return the dead letters of an address, the oldest first: where each came from, and why it is one; and the key of
-    the last one, if there may be more.
+def letters(connection: Connection, name: str, *, after: int = 0, most: int = dead_letters.CHUNK) -> list[Answer]:
+    """Return the dead letters of an address, the oldest first: where each came from, and why it is one. The key is
+    ``entry``, of the last one.
 
-    :raises Unknown: it is no address of dead letters.
+    :raises Unknown: there are no dead letters of that name.
     """
     group = dead_letters.group_of(connection, name)
     if group is None:
         raise Unknown(f"there are no dead letters of {shown(name)}")
     found = dead_letters.letters(connection, group, above=after, most=most)
-    lines = [{"id": each.half_id, "since": each.since, "size": each.size, **told_by(each.head)} for each in found]
-    return lines, found[-1].id if len(found) == most else None
+    return [
+        {
+            "entry": each.id,
+            "id": each.half_id,
+            "since": each.since,
+            "size": each.size,
+            **read_story(each.head)._asdict(),
+        }
+        for each in found
+    ]
 
 
 def all_connections(
     connection: Connection, *, closed: bool = False, after: str | None = None, most: int
 ) -> list[Answer]:
     """Return the connections of clients over all instances, the oldest first. ``closed``: in place of them the last
-    that have ended, the latest first. The key, of open ones alone, is as :func:`connection_key` makes it.
+    that have ended, the latest first, which have no key. The key is :func:`connection_key`.
 
-    :raises Malformed: ``after`` is no such key.
+    :raises Malformed: ``after`` is no key.
     """
     above = None
     if after is not None:
-        opened_at, its = _place(after)
-        above = opened_at, connection_id_of(its)
-    return [asdict(each) for each in connections.all_connections(connection, most, closed=closed, after=above)]
+        at, _, of = after.partition(" ")
+        above = moment(at, datetime.now(UTC)), connection_id_of(of)
+    return [asdict(line) for line in connections.all_connections(connection, most, closed=closed, after=above)]
+
+
+def connection_key(line: Mapping[str, Any]) -> str:
+    """Return the key of an open connection."""
+    return f"{line['opened_at'].astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ} {line['connection']}"
 
 
 def one_connection(connection: Connection, *, connection_id: str) -> Answer:
@@ -183,11 +194,6 @@ def audited(connection: Connection, wanted: audit.Wanted, most: int) -> list[Ans
     return [asdict(line) for line in audit.read(connection, wanted, most)]
 
 
-def told_by(head: bytes) -> Answer:
-    """Return what a dead letter says of where it came from, and why it is one. ``head``: its beginning."""
-    return read_story(head)._asdict()
-
-
 def letter(connection: Connection, half_id: int) -> Answer:
     """Return what a message says as a dead letter; None for each that it does not say.
 
@@ -196,32 +202,7 @@ def letter(connection: Connection, half_id: int) -> Answer:
     head = dead_letters.head(connection, half_id)
     if head is None:
         raise Unknown(f"the store has no message {half_id}")
-    return {"id": half_id, "since": moment_of(half_id), **told_by(head)}
-
-
-# Keys of pages whose lines are in order of time.
-
-
-def connection_key(line: Mapping[str, Any]) -> str:
-    return f"{line['opened_at'].isoformat()}~{line['connection']}"
-
-
-def audit_key(line: Mapping[str, Any]) -> str:
-    return f"{line['at'].isoformat()}~{line['id']}"
-
-
-def audit_place(key: str) -> tuple[datetime, int]:
-    """Return time and id of a row of the audit.
-
-    :raises Malformed: ``key`` is not as :func:`audit_key` makes it.
-    """
-    at, its = _place(key)
-    return at, half_id_of(its)
-
-
-def _place(key: str) -> tuple[datetime, str]:
-    at, _, its = key.partition("~")
-    return moment(at, datetime.now(UTC)), its
+    return {"id": half_id, "since": moment_of(half_id), **read_story(head)._asdict()}
 
 
 def checked(found: Health, *, fewest_free: int, least_bytes: int) -> Answer:

@@ -85,15 +85,15 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Selects rows of the audit; None: all. ``who``: a user of any of the three kinds; ``before``: time and id of the
-    row that follows those wanted.
+    """Selects rows of the audit; None: all. ``who``: a user of any of the three kinds; ``before``: the id of a row,
+    which they precede.
     """
 
     since: datetime | None = None
     until: datetime | None = None
     who: str | None = None
     action: Action | None = None
-    before: tuple[datetime, int] | None = None
+    before: int | None = None
 
 
 def act_as(connection: Connection, actor: Actor) -> None:
@@ -129,7 +129,9 @@ def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:
     if wanted.action is not None:
         query = query.where(audit.c.action == wanted.action)
     if wanted.before is not None:
-        query = query.where(tuple_(audit.c.at, audit.c.id) < wanted.before)
+        its = audit.alias()
+        key = select(its.c.at, its.c.id).where(its.c.id == wanted.before).scalar_subquery()
+        query = query.where(tuple_(audit.c.at, audit.c.id) < key)
     with boundary():
         rows = connection.execute(query.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(most)).all()
         connection.rollback()

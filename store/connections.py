@@ -93,30 +93,29 @@ def _line(row: Row[Any]) -> ConnectionLine:
 
 def all_connections(
     connection: Connection,
-    most: int,
+    most: int | None,
     *,
     user: str | None = None,
     closed: bool = False,
     after: tuple[datetime, ConnectionId] | None = None,
 ) -> list[ConnectionLine]:
-    """Return the open connections of all living instances, the oldest first, at most ``most``.
+    """Return the open connections of all living instances, the oldest first, at most ``most``: those behind ``after``.
 
-    ``user``: those of this one. ``closed``: in place of them the last that have ended, the latest first. ``after``:
-    when the connection was opened that those wanted follow, and its id; of open ones alone.
+    ``user``: those of this one. ``closed``: in place of them the last that have ended, the latest first.
     """
+    columns = client_connection.c
     query = _lines()
     if user is not None:
-        query = query.where(client_connection.c.user_name == user)
+        query = query.where(columns.user_name == user)
     if closed:
-        query = query.where(client_connection.c.closed_at.is_not(None))
-        query = query.order_by(client_connection.c.closed_at.desc())
+        query = query.where(columns.closed_at.is_not(None))
+        query = query.order_by(columns.closed_at.desc())
     else:
-        query = query.where(client_connection.c.closed_at.is_(None)).order_by(client_connection.c.opened_at)
-    query = query.order_by(client_connection.c.instance_id, client_connection.c.number)
+        query = query.where(columns.closed_at.is_(None)).order_by(columns.opened_at)
     if after is not None:
-        opened_at, its = after
-        place = tuple_(*(client_connection.c[each] for each in ("opened_at", "instance_id", "number")))
-        query = query.where(place > (opened_at, its.instance, its.number))
+        key = after[0], after[1].instance, after[1].number
+        query = query.where(tuple_(columns.opened_at, columns.instance_id, columns.number) > key)
+    query = query.order_by(columns.instance_id, columns.number)
     with boundary():
         rows = connection.execute(query.limit(most)).all()
         connection.rollback()

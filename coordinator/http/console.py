@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
@@ -33,6 +33,7 @@ from store.audit import Wanted
 _MOST = 100
 #: octets of a form
 _LONGEST_FORM = 8192
+Number = Annotated[int, Query(ge=0, lt=1 << 63)]
 #: percent of the disk; with fewer free, an operator must look
 _FEWEST_FREE = 10
 
@@ -255,15 +256,14 @@ def list_dead_letters(store: Store, request: Request, after: After = None) -> Re
 
 
 @pages.get("/letters")
-def list_letters(store: Store, request: Request, name: str, after: int = 0) -> Response:
+def list_letters(store: Store, request: Request, name: str, after: Number = 0) -> Response:
     with store.asked() as connection:
-        lines, last = answers.letters(connection, name, after=after, most=_MOST)
+        lines = answers.letters(connection, name, after=after, most=_MOST + 1)
     alike = defaultdict(list)
-    for line in lines:
+    for line in lines[:_MOST]:
         alike[line["original_address"], line["last_error"]].append(line)
     most_first = sorted(alike.items(), key=lambda each: -len(each[1]))
-    following = None if last is None else link("letters", name=name, after=last)
-    return page(request, "letters", name=name, alike=most_first, following=following)
+    return _list(request, "letters", lines, lambda line: line["entry"], name=name, alike=most_first)
 
 
 @pages.get("/letter")
@@ -295,22 +295,21 @@ def show_connection(store: Store, request: Request, id: str) -> Response:
 
 
 @pages.get("/audit")
-def audit(store: Store, request: Request, after: After = None) -> Response:
-    """Show the latest first: what follows a key is older."""
-    wanted = Wanted(before=None if after is None else answers.audit_place(after))
+def audit(store: Store, request: Request, after: Number | None = None) -> Response:
+    """Show the latest first: what follows the row of an id is older."""
     with store.asked() as connection:
-        lines = answers.audited(connection, wanted, _MOST + 1)[::-1]
-    return _list(request, "audit", lines, answers.audit_key)
+        lines = answers.audited(connection, Wanted(before=after), _MOST + 1)[::-1]
+    return _list(request, "audit", lines, lambda line: line["id"])
 
 
 def _list(
     request: Request,
-    name: str,
+    template: str,
     lines: Sequence[answers.Answer],
     key: Callable[[answers.Answer], object],
     **values: object,
 ) -> Response:
-    """Show a page of lines, with a link to the next page if there are more."""
+    """Show a page of lines, with a link to the next page if there are more. A list has its template's name in URLs."""
     query = {**request.query_params, "after": str(key(lines[_MOST - 1]))} if len(lines) > _MOST else None
-    following = None if query is None else link(name, **query)
-    return page(request, name, HTTPStatus.OK, lines=lines[:_MOST], following=following, **values)
+    following = None if query is None else link(template, **query)
+    return page(request, template, HTTPStatus.OK, lines=lines[:_MOST], following=following, **values)

@@ -194,6 +194,11 @@ def audited(connection: Connection, wanted: audit.Wanted, most: int) -> list[Ans
     return [asdict(line) for line in audit.read(connection, wanted, most)]
 
 
+def links_of(connection: Connection, address: str, most: int) -> list[Answer]:
+    """Return the links of open connections to an address and its groups, each with its ``connection``."""
+    return [{"connection": of, **link._asdict()} for of, link in connections.links_of(connection, address, most)]
+
+
 def letter(connection: Connection, half_id: int) -> Answer:
     """Return what a message says as a dead letter; None for each that it does not say.
 

@@ -208,7 +208,9 @@ def list_addresses(store: Store, request: Request, after: After = None) -> Respo
 @pages.get("/address")
 def show_address(store: Store, request: Request, name: str) -> Response:
     with store.asked() as connection:
-        return page(request, "address", of=answers.one_address(connection, name))
+        shown = answers.one_address(connection, name)
+        links = answers.links_of(connection, name, _MOST + 1)
+    return page(request, "address", HTTPStatus.OK, of=shown, links=links[:_MOST], more=len(links) > _MOST)
 
 
 @pages.get("/groups")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import gc
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coordinator.commands.address import app as address
+from coordinator.commands.administration import ask_at, fail
 from coordinator.commands.archive import app as archive
 from coordinator.commands.audit import audit
 from coordinator.commands.check import check
@@ -71,8 +73,25 @@ def _main(
             help="Print the version and what runs, compiled or in Python, and exit.",
         ),
     ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Have the API of a service answer in place of the store: https://host:port, or http://localhost:port.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --url: the file with the token of an operator. Default: COORDINATOR_TOKEN of the environment.",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    if url is not None:
+        ask_at(url, token_file)
+    elif token_file is not None:
+        fail("--token-file: give --url, too", 2)
 
 
 app.command()(serve)

@@ -4,19 +4,37 @@
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from coordinator.address.addresses import GROUP_SEPARATOR, shown
+from coordinator.address.addresses import GROUP_SEPARATOR, dead_letter_name, keeps_dead_letters, shown
 from coordinator.address.dead_letters import read_story
+from coordinator.address.permissions import ANYTHING, Rights
+from coordinator.heads import whole_head
+from coordinator.login import verifiers
 from coordinator.timeline import Timeline, as_utc, of_message, of_transaction
-from store import addresses, audit, connections, dead_letters, health, history, retention, undecided
+from store import (
+    addresses,
+    audit,
+    connections,
+    dead_letters,
+    health,
+    history,
+    permissions,
+    retention,
+    runs,
+    undecided,
+    users,
+)
 from store.archive import days
 from store.ids import declared_at, moment_of
+from store.tables import ANONYMOUS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +42,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from store.connections import ConnectionId
+    from store.dead_letters import Stored
     from store.health import Health
 
 Answer = dict[str, Any]
@@ -32,16 +51,37 @@ _AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 #: digits of an id of a message in the store
 _LONGEST_ID = 19
-#: digits of each half of a connection's id
+#: digits of a number in an id of a connection
 _DIGITS = 9
+#: octets of messages that are returned at one time, beside the first
+_MOST_OCTETS = 1 << 22
 
 
-class Unknown(Exception):
+class _Refused(Exception):
+    """``option``: the name of the argument that is wrong, as the API has it; None: it is in the message, or is none."""
+
+    def __init__(self, said: str, option: str | None = None) -> None:
+        super().__init__(said if option is None else f"{option}: {said}")
+        #: the message of the command line
+        self.by_option = said if option is None else f"--{option.replace('_', '-')}: {said}"
+
+
+class Unknown(_Refused):
     """The store does not have what was asked for."""
 
 
-class Malformed(Exception):
+class InTheWay(_Refused):
+    """The store has what stands in the way of what was asked for."""
+
+
+class Malformed(_Refused):
     """What was asked for cannot be there: its name or number is none."""
+
+
+def check_reason(reason: str | None) -> None:
+    """:raises Malformed: this can be no reason in the audit."""
+    if reason is not None and not (0 < len(reason) <= audit.LONGEST_REASON and reason.strip() and reason.isprintable()):
+        raise Malformed(f"expected 1 to {audit.LONGEST_REASON} characters of printable text", "reason")
 
 
 def plain(value: object) -> str:
@@ -124,6 +164,22 @@ def _counted(line: Answer) -> Answer:
     return line
 
 
+def group_of(connection: Connection, name: str) -> tuple[str, int]:
+    """Return the address of the group ``name``, and the group's id.
+
+    :raises Unknown: there is none.
+    """
+    address, _, group = name.partition(GROUP_SEPARATOR)
+    place = addresses.find_group(connection, address, group)
+    if place is None:
+        raise Unknown(f"there is no address {shown(address)}")
+    if place.group is None and not group:
+        raise Unknown(f"{shown(address)} is a topic, which has no default group: name a subscription, {address}::GROUP")
+    if place.group is None:
+        raise Unknown(f"the address {shown(address)} has no group {shown(group)} (coordinator group list has them)")
+    return address, place.group
+
+
 def all_undecided(connection: Connection, *, after: UUID | None = None, most: int | None = None) -> list[Answer]:
     """Return the undecided transactions, oldest first. The key is the txn-id."""
     return [asdict(line) for line in undecided.all_undecided(connection, after=after, most=most)]
@@ -134,41 +190,78 @@ def all_dead_letters(connection: Connection, *, after: str | None = None, most: 
     return [asdict(box) for box in dead_letters.boxes(connection, after=after, most=most)]
 
 
-def letters(connection: Connection, name: str, *, after: int = 0, most: int = dead_letters.CHUNK) -> list[Answer]:
-    """Return the dead letters of an address, the oldest first: where each came from, and why it is one. The key is
-    ``entry``, of the last one.
+def letters(
+    connection: Connection, name: str, *, after: int = 0, most: int | None = None, whole: bool = False
+) -> list[Answer]:
+    """Return dead letters of a group or address, the oldest first: where each came from, and why it is one. They are
+    read in pieces. The key is ``entry``, of the last one.
+
+    ``whole``: with the encoded message, in base64; then some megabytes of them at most, but one.
 
     :raises Unknown: there are no dead letters of that name.
     """
-    group = dead_letters.group_of(connection, name)
-    if group is None:
+    group, _ = box_of(connection, name)
+    lines: list[Answer] = []
+    octets = 0
+    while most is None or len(lines) < most:
+        piece = dead_letters.CHUNK if most is None else min(most - len(lines), dead_letters.CHUNK)
+        found = dead_letters.letters(connection, group, above=after, most=piece)
+        if not found:
+            break
+        for stored in found:
+            octets += stored.size if whole else 0
+            if octets > _MOST_OCTETS and lines:
+                return lines
+            lines.append(_letter(connection, stored, whole=whole))
+            after = stored.id
+    return lines
+
+
+def box_of(connection: Connection, name: str) -> tuple[int, str]:
+    """Return the consumer group of the letters, and the name of their address.
+
+    :raises Unknown: there are none of that name.
+    """
+    _, _, of_address = name.partition(GROUP_SEPARATOR)
+    boxes = [name] if keeps_dead_letters(name) else [dead_letter_name(each) for each in (name, of_address) if each]
+    found = [(group, box) for box in boxes if (group := dead_letters.group_of(connection, box)) is not None]
+    if not found:
         raise Unknown(f"there are no dead letters of {shown(name)}")
-    found = dead_letters.letters(connection, group, above=after, most=most)
-    return [
-        {
-            "entry": each.id,
-            "id": each.half_id,
-            "since": each.since,
-            "size": each.size,
-            **read_story(each.head)._asdict(),
-        }
-        for each in found
-    ]
+    return found[0]
+
+
+def _letter(connection: Connection, stored: Stored, *, whole: bool) -> Answer:
+    story = read_story(head_of(connection, stored))
+    line = {"entry": stored.id, "id": stored.half_id, "since": stored.since, "size": stored.size, **story._asdict()}
+    if whole:
+        line["message"] = base64.b64encode(dead_letters.message(connection, stored.half_id)).decode()
+    return line
+
+
+def head_of(connection: Connection, stored: Stored) -> bytes:
+    """Return the sections of a letter before its body."""
+    return whole_head(connection, stored.half_id, stored.head, stored.size)
 
 
 def all_connections(
-    connection: Connection, *, closed: bool = False, after: str | None = None, most: int
+    connection: Connection,
+    *,
+    user: str | None = None,
+    closed: bool = False,
+    after: str | None = None,
+    most: int | None = None,
 ) -> list[Answer]:
-    """Return the connections of clients over all instances, the oldest first. ``closed``: in place of them the last
-    that have ended, the latest first, which have no key. The key is :func:`connection_key`.
+    """Return the connections of clients over all instances, the oldest first; those of ``user``. ``closed``: in place
+    of them the last that have ended, the latest first, which have no key. The key is :func:`connection_key`.
 
-    :raises Malformed: ``after`` is no key.
+    :raises Malformed: ``user`` can be no name, or ``after`` no key.
     """
-    above = None
+    name, above = None if user is None else user_name(user), None
     if after is not None:
         at, _, of = after.partition(" ")
         above = moment(at, datetime.now(UTC)), connection_id_of(of)
-    return [asdict(line) for line in connections.all_connections(connection, most, closed=closed, after=above)]
+    lines = connections.all_connections(connection, most, user=name, closed=closed, after=above)
+    return [asdict(line) for line in lines]
 
 
 def connection_key(line: Mapping[str, Any]) -> str:
@@ -180,17 +273,138 @@ def one_connection(connection: Connection, *, connection_id: str) -> Answer:
     """Return a connection with the first hundred of its links, as ``link_list``.
 
     :raises Malformed: ``connection_id`` is none.
-    :raises Unknown: there is none, or its instance has ended.
+    :raises NoSuchConnection: there is none, or its instance has ended.
     """
-    try:
-        line, links = connections.one(connection, connection_id_of(connection_id))
-    except connections.NoSuchConnection as error:
-        raise Unknown(str(error)) from None
+    line, links = connections.one(connection, connection_id_of(connection_id))
     return {**asdict(line), "link_list": [each._asdict() for each in links]}
 
 
-def audited(connection: Connection, wanted: audit.Wanted, most: int) -> list[Answer]:
-    """Return the last ``most`` of the wanted rows of the audit, the oldest first."""
+def connection_id_of(text: str) -> ConnectionId:
+    """Return the id of a connection that an operator has written.
+
+    :raises Malformed: it is none.
+    """
+    parts = text.split("-")
+    if len(parts) != 2 or not all(each.isascii() and each.isdecimal() and len(each) <= _DIGITS for each in parts):
+        listed = "as in 12-345 (coordinator connection list)"
+        raise Malformed(f"CONNECTION: expected two numbers, {listed}, not {text[:80]!r}")
+    return connections.ConnectionId(instance=int(parts[0]), number=int(parts[1]))
+
+
+def user_name(text: str, kind: str = "user") -> str:
+    """Return the name of a user, or of a role, as it is stored.
+
+    :raises Malformed: it can be none.
+    """
+    try:
+        return verifiers.prepared_name(text)
+    except verifiers.NotPrepared as error:
+        raise Malformed(f"this can be no name of a {kind}: {error}") from None
+
+
+def all_users(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Answer]:
+    """Return the users by name, with their roles, and since when each is disabled. The key is the name."""
+    return [asdict(each) for each in users.list_all(connection, after=after, most=most)]
+
+
+def all_permissions(connection: Connection, *, verb: str | None = None, name: str | None = None) -> list[Answer]:
+    """Return the permissions. With ``verb`` and ``name``: in place of them, who may do this to an address, user by
+    user, each with the permission that says so; a role that no user has, such as anonymous, has a line of its own.
+
+    :raises Malformed: ``verb`` is none, or one of the two is missing.
+    """
+    if verb is None and name is None:
+        return [asdict(each) for each in permissions.list_all(connection)]
+    if verb is None or name is None:
+        raise Malformed("verb, name: expected both, or none")
+    if verb not in set(permissions.Verb):
+        raise Malformed("expected one of " + ", ".join(permissions.Verb), "who")
+    lines: list[Answer] = []
+    if permissions.none_counts(connection):
+        lines.append({"user": None, "role": ANONYMOUS, "pattern": ANYTHING})
+    for each in permissions.list_all(connection):
+        if each.verb == verb and Rights(frozenset({(each.verb, each.pattern)})).may(permissions.Verb(verb), name):
+            having: list[str | None] = [each.user]
+            if each.role is not None:
+                having = [*permissions.users_of(connection, each.role)] or [None]
+            lines += [{"user": user, "role": each.role, "pattern": each.pattern} for user in having]
+    return lines
+
+
+def all_runs(connection: Connection) -> list[Answer]:
+    """Return the runs of reconciliations in the store, the last first: as of when each read it, over which period, and
+    what it has found.
+    """
+    return [_run(each) for each in runs.runs(connection)]
+
+
+def one_run(connection: Connection, *, run: int) -> Answer:
+    """Return a run.
+
+    :raises Unknown: there is none of that number.
+    """
+    return _run(run_of(connection, run))
+
+
+def findings(
+    connection: Connection, *, run: int, kind: Sequence[str] = (), after: int = 0, most: int | None = None
+) -> list[Answer]:
+    """Return the findings of a run, in the order of its report; ``kind``: of these alone. The key is their number.
+
+    :raises Unknown: there is no such run.
+    """
+    found = runs.findings(connection, run_of(connection, run), kinds=kind, above=after)
+    return [asdict(each) for each in islice(found, most)]
+
+
+def run_of(connection: Connection, number: int) -> runs.Stored:
+    """Return the run of this number.
+
+    :raises Unknown: there is none.
+    """
+    found = runs.run_of(connection, number) if 0 < number < 1 << 31 else None
+    if found is None:
+        raise Unknown(f"there is no run {number}: coordinator findings list has those that are stored")
+    return found
+
+
+def _kinds(found: runs.Stored) -> dict[str, int]:
+    """Return how many findings of each kind a run has."""
+    counted: dict[str, int] = {}
+    for (kind, _), count in found.counts.items():
+        counted[kind] = counted.get(kind, 0) + count
+    return counted
+
+
+def _run(found: runs.Stored) -> Answer:
+    return {
+        "run": found.id,
+        "seen_at": found.seen_at,
+        "since": found.since,
+        "until": found.until,
+        "books": list(found.books),
+        "watch": found.watch_id is not None,
+        "stored_at": found.stored_at,
+        "version": found.version,
+        "findings": found.findings,
+        "kinds": _kinds(found),
+    }
+
+
+def audited(
+    connection: Connection,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    who: str | None = None,
+    what: audit.Action | None = None,
+    before: int | None = None,
+    most: int,
+) -> list[Answer]:
+    """Return the last ``most`` rows of the audit, the oldest first: of a time, by or as a user, of an action, and
+    before the row of an id. The key is the id.
+    """
+    wanted = audit.Wanted(since=since, until=until, who=who, action=what, before=before)
     return [asdict(line) for line in audit.read(connection, wanted, most)]
 
 
@@ -232,19 +446,6 @@ def txn_id_of(text: str) -> UUID:
         return UUID(bytes=bytes.fromhex(digits))
     except ValueError:
         raise Malformed(f"TXN-ID: expected 32 hexadecimal digits, not {text[:80]!r}") from None
-
-
-def connection_id_of(text: str) -> ConnectionId:
-    """Return the id of a connection that an operator has written.
-
-    :raises Malformed: it is none.
-    """
-    parts = text.split("-")
-    if len(parts) != 2 or not all(each.isascii() and each.isdecimal() and len(each) <= _DIGITS for each in parts):
-        raise Malformed(
-            f"CONNECTION: expected two numbers, as in 12-345 (coordinator connection list), not {text[:80]!r}"
-        )
-    return connections.ConnectionId(instance=int(parts[0]), number=int(parts[1]))
 
 
 def half_id_of(text: str) -> int:

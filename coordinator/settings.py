@@ -49,6 +49,8 @@ PREFIX = "COORDINATOR_"
 _NESTED = "__"
 #: The variable that names the TOML file; not a setting.
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+#: The variable with the token of an operator, for ``coordinator --url``; not a setting.
+TOKEN_VARIABLE = f"{PREFIX}TOKEN"
 #: Variables of the tests, ignored here.
 _TESTS_PREFIX = f"{PREFIX}TEST_"
 
@@ -381,6 +383,13 @@ class MetricsSettings(_Section):
             "`/console` must show, which not all users may read; none: nothing"
         ),
     ] = None
+    operators: Annotated[
+        Path | None,
+        Field(
+            description="file with who may act by `/api/v1`, and use it from other machines where `listen` is "
+            "`https://`: a line `NAME TOKEN` each, which not all users may read; the audit has the name; none: nobody"
+        ),
+    ] = None
     anonymous: Annotated[
         Literal["loopback", "always"],
         Field(
@@ -590,7 +599,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _known_variable(name: str) -> bool:
-    if name in (CONFIG_VARIABLE, PURE_VARIABLE) or name.startswith(_TESTS_PREFIX):
+    if name in (CONFIG_VARIABLE, TOKEN_VARIABLE, PURE_VARIABLE) or name.startswith(_TESTS_PREFIX):
         return True
     field = Settings.model_fields.get(name.removeprefix(PREFIX).split(_NESTED)[0].lower())
     return field is not None

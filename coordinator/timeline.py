@@ -173,13 +173,15 @@ class Timeline:
         head = {"txn_id": self.txn_id, "outcome": self.outcome} if self.summary is None else asdict(self.summary)
         return {**head, "events": events, "notes": self.notes}
 
-    def head(self) -> dict[str, Any]:
-        """Return the lines above the events in a terminal."""
-        if self.summary is None:
-            return {"transaction": self.txn_id or "none: posted outside transactions", "outcome": self.outcome}
-        # the store writes no reason where a client has discharged it
-        why = reasons.DISCHARGED if self.summary.decided_at and self.summary.reason is None else self.summary.reason
-        return {**asdict(self.summary), "reason": why}
+
+def head(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lines above the events in a terminal, of the values of the JSON form."""
+    above = {name: value for name, value in plain.items() if name not in ("events", "notes")}
+    if "declared_at" not in above:
+        return {"transaction": above["txn_id"] or "none: posted outside transactions", "outcome": above["outcome"]}
+    # the store writes no reason where a client has discharged it
+    why = reasons.DISCHARGED if above["decided_at"] and above["reason"] is None else above["reason"]
+    return {**above, "reason": why}
 
 
 def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path | None = None) -> Timeline | None:

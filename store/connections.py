@@ -29,6 +29,10 @@ class NoSuchConnection(Conflict):
     """The store knows no open connection of that id."""
 
 
+class ClosedAlready(Conflict):
+    """The connection has ended."""
+
+
 class NotClosed(Conflict):
     """The instance of the connection has not closed it in time."""
 
@@ -125,12 +129,13 @@ def all_connections(
 def one(connection: Connection, wanted: ConnectionId) -> tuple[ConnectionLine, list[LinkLine]]:
     """Return a connection, open or among the last that have ended, with the first hundred of its links.
 
-    :raises NoSuchConnection: there is none, or its instance has ended.
+    :raises NoSuchConnection: there is none.
+    :raises ClosedAlready: its instance has ended.
     """
     with boundary():
         row = connection.execute(_lines().where(_is(wanted))).one_or_none()
         if row is None:
-            raise NoSuchConnection(_why_none(connection, wanted))
+            raise _why_none(connection, wanted)
         connection.rollback()
     return _line(row), [LinkLine(**each) for each in row.link_list]
 
@@ -152,7 +157,8 @@ def links_of(connection: Connection, address: str, most: int) -> list[tuple[str,
 def ask_to_close(connection: Connection, wanted: ConnectionId, reason: str | None) -> None:
     """Have the instance close the connection, with ``reason`` as a part of what its client is told; commits.
 
-    :raises NoSuchConnection: there is none, it has ended, or its instance has.
+    :raises NoSuchConnection: there is none.
+    :raises ClosedAlready: it has ended, or its instance has.
     """
     here = (_is(wanted), client_connection.c.closed_at.is_(None), client_connection.c.instance_id.in_(LIVE))
     ask = update(client_connection).where(*here).values(close_asked=reason or "").returning(client_connection)
@@ -160,7 +166,7 @@ def ask_to_close(connection: Connection, wanted: ConnectionId, reason: str | Non
         row = connection.execute(ask).one_or_none()
         if row is None:
             connection.rollback()
-            raise NoSuchConnection(_why_none(connection, wanted))
+            raise _why_none(connection, wanted)
         its = {"user": row.user_name, "host": row.host, "port": row.port, "container": row.container_id}
         audit.note(connection, Action.CONNECTION_CLOSE, str(wanted), its)
         connection.execute(select(func.pg_notify(channels.CONNECTION, str(wanted.instance))))
@@ -192,7 +198,7 @@ def _is(wanted: ConnectionId) -> Any:
     return (client_connection.c.instance_id == wanted.instance) & (client_connection.c.number == wanted.number)
 
 
-def _why_none(connection: Connection, wanted: ConnectionId) -> str:
+def _why_none(connection: Connection, wanted: ConnectionId) -> NoSuchConnection | ClosedAlready:
     ended = connection.execute(
         select(instance.c.ended_at).where(instance.c.id == wanted.instance, instance.c.ended_at.is_not(None))
     ).scalar()
@@ -200,8 +206,9 @@ def _why_none(connection: Connection, wanted: ConnectionId) -> str:
     connection.rollback()
     if ended is not None:
         at = ended.isoformat(sep=" ", timespec="seconds")
-        return f"the instance {wanted.instance} has ended at {at}, and its connections with it"
+        return ClosedAlready(f"the instance {wanted.instance} has ended at {at}, and its connections with it")
     if row is not None and row.closed_at is not None:
         at = row.closed_at.isoformat(sep=" ", timespec="seconds")
-        return f"the connection {wanted} was closed at {at} already: {row.close_reason}"
-    return f"there is no connection {wanted} (coordinator connection list has them; a new one after some seconds)"
+        return ClosedAlready(f"the connection {wanted} was closed at {at} already: {row.close_reason}")
+    said = "(coordinator connection list has them; a new one after some seconds)"
+    return NoSuchConnection(f"there is no connection {wanted} {said}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -90,11 +92,22 @@ _Moved = tuple[Stored, Goal, DeliveryTerms]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rest:
+    """The letters that a replay has not looked at: those whose entries have an id above ``after``, up to ``until``."""
+
+    after: int
+    until: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """The result of a replay. ``ids``: halves of the replayed letters; ``left``: the others, each with the reason."""
+    """The result of a replay. ``ids``: halves of the replayed letters; ``left``: the others, each with the reason;
+    ``next``: where to go on, if its time was over before all were looked at.
+    """
 
     ids: tuple[int, ...]
     left: tuple[tuple[int, str], ...]
+    next: Rest | None = None
 
 
 def boxes(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Box]:
@@ -214,10 +227,20 @@ def alone(connection: Connection) -> Iterator[HalfIds]:
         connection.rollback()
 
 
-def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide: Decide) -> Replayed:
+def replay(
+    connection: Connection,
+    group: int,
+    ids: Sequence[int] | None,
+    decide: Decide,
+    *,
+    after: int = 0,
+    until: int | None = None,
+    seconds: float | None = None,
+) -> Replayed:
     """Post letters of a group anew where they came from; commits after each hundred.
 
-    ``ids``: of their halves; None: all letters there are now.
+    ``ids``: of their halves; None: all letters there are now. ``after``, ``until``: of the :class:`Rest` of another
+    replay, which this one goes on with. ``seconds``: after so long no hundred begins but the first; None: no limit.
 
     A letter is posted and leaves the dead letters in one SQL transaction. Its message is a new half; the groups of its
     address that do not get it are in an op. A letter that an instance holds for a consumer stays; one that an instance
@@ -229,21 +252,20 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
     with boundary(), alone(connection) as half_ids:
         uuids = UuidV7()
         box_name = connection.scalar(select(address.c.name).join(consumer_group).where(consumer_group.c.id == group))
-        last = connection.scalar(select(func.max(entry.c.id)).where(entry.c.group_id == group)) or 0
+        newest = select(func.max(entry.c.id)).where(entry.c.group_id == group)
+        last = (connection.scalar(newest) or 0) if until is None else until
         wanted = _letters(group).where(entry.c.id <= last).limit(CHUNK)
         if ids is not None:
             possible = [each for each in ids if 0 < each < _NO_ID]
             wanted = wanted.where(entry.c.half_id == any_(cast(possible, ARRAY(BigInteger))))
-        above = 0
+        above, end, rest = after, inf if seconds is None else time.monotonic() + seconds, None
         while rows := connection.execute(wanted.where(entry.c.id > above)).all():
+            if above > after and time.monotonic() > end:
+                rest = Rest(after=above, until=last)
+                break
             above = rows[-1].id
-            goals: list[_Moved] = []
-            for stored in (Stored(**row._mapping) for row in rows):
-                goes = decide(stored)
-                if isinstance(goes, str):
-                    left.append((stored.half_id, goes))
-                else:
-                    goals.append((stored, *goes))
+            goals, stay = _decided([Stored(**row._mapping) for row in rows], decide)
+            left += stay
             free = _take(connection, group, [stored.id for stored, _, _ in goals])
             moved = [each for each in goals if each[0].id in free]
             left += [(stored.half_id, "a consumer has it") for stored, _, _ in goals if stored.id not in free]
@@ -258,8 +280,22 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
                 connection.commit()
                 done += [stored.half_id for stored, _, _ in moved]
     found = {*done, *(each for each, _ in left)}
-    left += [(each, "there is no such letter") for each in dict.fromkeys(ids or ()) if each not in found]
-    return Replayed(ids=tuple(done), left=tuple(left))
+    if rest is None and not after:
+        left += [(each, "there is no such letter") for each in dict.fromkeys(ids or ()) if each not in found]
+    return Replayed(ids=tuple(done), left=tuple(left), next=rest)
+
+
+def _decided(letters: Sequence[Stored], decide: Decide) -> tuple[list[_Moved], list[tuple[int, str]]]:
+    """Return the letters that go somewhere, and the halves of the others, each with the reason."""
+    goals: list[_Moved] = []
+    stay: list[tuple[int, str]] = []
+    for stored in letters:
+        goes = decide(stored)
+        if isinstance(goes, str):
+            stay.append((stored.half_id, goes))
+        else:
+            goals.append((stored, *goes))
+    return goals, stay
 
 
 def _take(connection: Connection, group: int, ids: Sequence[int]) -> set[int]:

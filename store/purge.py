@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
@@ -22,14 +24,23 @@ CHUNK = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Purged:
-    """``purged``: entries deleted; ``held``: entries left, as an instance holds them or they have failed."""
+    """``purged``: entries deleted; ``held``: entries left, as an instance holds them or they have failed;
+    ``finished``: False: its time was over before all were looked at, and ``held`` is 0.
+    """
 
     purged: int
     held: int
+    finished: bool = True
 
 
-def purge(connection: Connection, name: str, *, chunk: int = CHUNK) -> Purged | None:
+class _TimeIsOver(Exception):
+    pass
+
+
+def purge(connection: Connection, name: str, *, chunk: int = CHUNK, seconds: float | None = None) -> Purged | None:
     """Delete the waiting entries of all groups of an address, delayed ones too. Commits after each chunk.
+
+    ``seconds``: after so long no chunk begins but the first; None: no limit.
 
     The halves stay until retention drops them; an op ``purge`` covers them. Entries made meanwhile are not touched. An
     entry that an instance reads at that moment may still be delivered, and its retirement is then refused (D10).
@@ -41,15 +52,24 @@ def purge(connection: Connection, name: str, *, chunk: int = CHUNK) -> Purged | 
             return None
         groups = list(connection.scalars(select(consumer_group.c.id).where(consumer_group.c.address_id == address_id)))
         ids = UuidV7()
-        noted = False
+        purged, end = 0, inf if seconds is None else time.monotonic() + seconds
 
-        def note(_: int) -> None:
-            nonlocal noted
-            if not noted:
+        def begin() -> None:
+            if purged and time.monotonic() > end:
+                raise _TimeIsOver
+
+        def note(gone: int) -> None:
+            nonlocal purged
+            if not purged:
                 audit.note(connection, Action.PURGE, name)
-                noted = True
+            purged += gone
 
-        purged = sum(throw_away(connection, group, ids, chunk, after_each=note) for group in groups)
+        try:
+            for group in groups:
+                throw_away(connection, group, ids, chunk, before_each=begin, after_each=note)
+        except _TimeIsOver:
+            connection.rollback()
+            return Purged(purged=purged, held=0, finished=False)
         held = connection.scalar(select(func.count()).select_from(entry).where(entry.c.group_id.in_(groups), ~_free))
         connection.rollback()
     return Purged(purged=purged, held=int(held or 0))

@@ -221,13 +221,12 @@ def _stored(row: Row[Any]) -> Stored:
     return Stored(**{**values, "books": tuple(values["books"])}, counts=counts)
 
 
-def findings(connection: Connection, of: Stored, *, kinds: Sequence[str] = ()) -> Iterator[Finding]:
-    """The findings of a run in the order of its report, of these kinds alone where any are named; read in pages, so
-    that the connection may commit in between.
+def findings(connection: Connection, of: Stored, *, kinds: Sequence[str] = (), above: int = 0) -> Iterator[Finding]:
+    """The findings of a run in the order of its report, of these kinds alone where any are named, those with a number
+    above ``above``; read in pages, so that the connection may commit in between.
 
     :raises Superseded: the run was repeated meanwhile.
     """
-    above = 0
     columns = [finding.c[name] for name in ("number", *COLUMNS)]
     of_run = select(*columns).join(run, run.c.id == finding.c.run_id)
     of_run = of_run.where(run.c.id == of.id, run.c.seen_at == of.seen_at).order_by(finding.c.number).limit(_PAGE)

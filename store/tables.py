@@ -806,11 +806,11 @@ audit = Table(
     Column("reason", Text),
     # The server fills this column from its session; the program supplies the others.
     Column("database_role", Text, nullable=False, server_default=text("session_user")),
-    # Of a command: the user of the operating system who runs it.
+    # Of a command: the user of the operating system who runs it; by HTTP the name of the operator.
     Column("os_user", Text),
     # Of a client: the user as whom it tried to log in, if that user exists.
     Column("client_user", Text),
-    # The host of the command, or the remote address of the client.
+    # The host of the command, or the remote address of the client; by HTTP "api", and the address.
     Column("place", Text),
     # Failed logins that are alike within a minute share one row.
     Column("times", Integer, nullable=False, server_default="1"),

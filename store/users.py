@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, true, update
 
 from store import arrays, audit, channels, permissions
 from store.asking import Query, nothing
@@ -137,8 +137,9 @@ def _tell(connection: Connection, name: str, action: Action, changed: int) -> No
     connection.commit()
 
 
-def list_all(connection: Connection) -> list[UserLine]:
-    """Return all users, by name."""
+def list_all(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[UserLine]:
+    """Return the users by name: those behind ``after``, and ``most`` at most."""
+    behind = true() if after is None else user_account.c.name > after
     of_user = user_role.c.user_name == user_account.c.name
     roles = func.array(select(user_role.c.role).where(of_user).order_by(user_role.c.role).scalar_subquery())
     with boundary():
@@ -149,8 +150,10 @@ def list_all(connection: Connection) -> list[UserLine]:
                 roles.label("roles"),
             )
             .outerjoin(user_verifier, user_verifier.c.user_name == user_account.c.name)
+            .where(behind)
             .group_by(user_account.c.name)
             .order_by(user_account.c.name)
+            .limit(most)
         ).all()
     return [UserLine(**row._mapping) for row in rows]
 

@@ -99,18 +99,24 @@ def command_line_page() -> str:
     ]
     # Of the version of click that typer comes with; it has no types of its own.
     root: Any = typer.main.get_command(app)
+    lines += ["Before the command:", "", *_options(root), ""]
     for path, command in _commands(root, ()):
         arguments = [each for each in command.params if each.param_type_name == "argument"]
-        options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
+        options = list(_options(command))
         usage = " ".join(["coordinator", *path, *(_argument(each) for each in arguments)])
-        lines += [f"## {usage}", "", *(command.help or "").strip().splitlines(), ""]
-        for each in options:
-            value = "" if each.is_flag else f" {_metavar(each)}"
-            item = f"- `{each.opts[0]}{value}`: {each.help}"
-            lines += wrap(item, 120, subsequent_indent="  ", break_on_hyphens=False)
+        lines += [f"## {usage}", "", *(command.help or "").strip().splitlines(), "", *options]
         if options:
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _options(command: Any) -> Iterator[str]:
+    shell = ("help", "install_completion", "show_completion")
+    for each in command.params:
+        if each.param_type_name == "option" and each.name not in shell:
+            value = "" if each.is_flag else f" {_metavar(each)}"
+            item = f"- `{each.opts[0]}{value}`: {each.help}"
+            yield from wrap(item, 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _argument(argument: Any) -> str:

@@ -7,20 +7,19 @@ from typing import Annotated
 
 import typer
 
+from coordinator.changes import MOST_ATTEMPTS, MOST_RETENTION_HOURS
 from coordinator.commands.administration import (
     Config,
     DatabaseUrl,
     DataDir,
     Json,
     Reason,
-    fail,
+    asked,
     print_json,
     print_pairs,
     print_rows,
     print_table,
-    store,
 )
-from coordinator.commands.group import INHERIT, MOST_ATTEMPTS, MOST_RETENTION_HOURS, expiry_policy, retry_policy, words
 
 RetentionHours = Annotated[
     int | None,
@@ -72,13 +71,6 @@ CheckMost = Annotated[
 
 app = typer.Typer(help="Make addresses and look at them.", no_args_is_help=True)
 
-#: options for checks: their column, and its least and greatest value
-_CHECKS = (
-    ("--check-immunity", "check_immunity_ms", 0, 3_600_000),
-    ("--check-interval", "check_interval_ms", 1, 86_400_000),
-    ("--check-most", "check_most", 1, 1000),
-)
-
 _COUNTS = ("ready", "inflight", "scheduled", "failed")
 
 
@@ -106,38 +98,24 @@ def add(
     config: Config = None,
 ) -> None:
     """Make an address."""
-    from coordinator.address.addresses import SERVICE_PREFIX, AddressInvalid, check_name, keeps_dead_letters, shown
-    from store import addresses
-    from store.errors import AddressExists
+    from coordinator import changes
+    from coordinator.address.addresses import shown
 
-    try:
-        check_name(name)
-    except AddressInvalid as error:
-        fail(str(error), 2)
-    if name.startswith(SERVICE_PREFIX):
-        fail(f"the address {shown(name)}: names that begin with {SERVICE_PREFIX} are the service's own", 2)
-    letters = keeps_dead_letters(name)
-    if letters and topic:
-        fail(f"--topic: {shown(name)} keeps dead letters; expected a queue, as a topic keeps none for later", 2)
-    _check_kind(kind)
-    on_expiry = expiry_policy(on_expiry or "drop")
-    retry = retry_policy(retry or "immediate")
-    with store(config, database_url, data_dir, reason) as connection:
-        try:
-            addresses.add(
-                connection,
-                name=name,
-                routing="topic" if topic else "queue",
-                kind=kind,
-                on_expiry=on_expiry,
-                max_attempts=max_attempts or 16,
-                retry=retry,
-                retention_hours=retention_hours,
-                origin="dead-letter" if letters else "administration",
-            )
-        except AddressExists:
-            fail(f"there is an address {shown(name)} already")
-    typer.echo(f"made the {'topic' if topic else 'queue'} {shown(name)}")
+    made = asked(
+        changes.add_address,
+        config,
+        database_url,
+        data_dir,
+        reason,
+        name=name,
+        topic=topic,
+        kind=kind,
+        on_expiry=on_expiry or "drop",
+        max_attempts=max_attempts or 16,
+        retry=retry or "immediate",
+        retention_hours=retention_hours,
+    )
+    typer.echo(f"made the {made['routing']} {shown(name)}")
 
 
 @app.command("set")
@@ -173,66 +151,26 @@ def set_(
 
     Kind fifo is for life, as the entries of its messages have message groups.
     """
+    from coordinator import changes
     from coordinator.address.addresses import shown
-    from store import addresses
 
-    given = {
-        "kind": kind,
-        "on_expiry": None if on_expiry is None else expiry_policy(on_expiry),
-        "max_attempts": max_attempts,
-        "retry": None if retry is None else retry_policy(retry),
-        "retention_hours": retention_hours,
-    }
-    changes: dict[str, object] = {column: value for column, value in given.items() if value is not None}
-    changes |= _check_terms(check_immunity, check_interval, check_most)
-    if not changes:
-        fail("give at least one of --kind, --on-expiry, --max-attempts, --retry, --retention-hours and --check-...", 2)
-    if kind is not None:
-        _check_kind(kind)
-    with store(config, database_url, data_dir, reason) as connection:
-        before = addresses.kind_of(connection, name)
-        if before is not None and kind is not None and (before == "fifo") is not (kind == "fifo"):
-            fail(f"--kind: {shown(name)} is of kind {before}; to or from fifo no address changes: make another one")
-        if before is None or not addresses.change(connection, name, {**changes, **_kept(retention_hours)}):
-            fail(f"there is no address {shown(name)}")
-    typer.echo(f"{shown(name)}: {words(changes)}")
-
-
-def _check_terms(*given: str | None) -> dict[str, int | None]:
-    """Return the terms that are given, by their columns."""
-    return {
-        column: _check_term(option, value, least, most)
-        for (option, column, least, most), value in zip(_CHECKS, given, strict=True)
-        if value is not None
-    }
-
-
-def _check_term(option: str, text: str, least: int, most: int) -> int | None:
-    """Return a term as it is stored: milliseconds, or a number of checks; None: as the settings say."""
-    if text == INHERIT:
-        return None
-    counts = option == "--check-most"
-    try:
-        value = int(text) if counts else round(float(text) * 1000)
-    except (ValueError, OverflowError):
-        value = -1
-    if not least <= value <= most:
-        expected = f"a number from {least} to {most}" if counts else f"seconds from {least / 1000:g} to {most // 1000}"
-        fail(f"{option}: expected {expected}, or {INHERIT}, not {text[:40]!r}", 2)
-    return value
-
-
-def _kept(retention_hours: int | None) -> dict[str, int | None]:
-    return {"retention_hours": None} if retention_hours == 0 else {}
-
-
-def _check_kind(kind: str) -> None:
-    from typing import get_args
-
-    from coordinator.settings import Kind
-
-    if kind not in get_args(Kind):
-        fail(f"--kind: expected {', '.join(get_args(Kind)[:-1])} or {get_args(Kind)[-1]}, not {kind[:40]!r}", 2)
+    done = asked(
+        changes.set_address,
+        config,
+        database_url,
+        data_dir,
+        reason,
+        name=name,
+        kind=kind,
+        on_expiry=on_expiry,
+        max_attempts=max_attempts,
+        retry=retry,
+        retention_hours=retention_hours,
+        check_immunity=check_immunity,
+        check_interval=check_interval,
+        check_most=check_most,
+    )
+    typer.echo(f"{shown(name)}: {changes.words(done)}")
 
 
 @app.command("list")
@@ -242,8 +180,7 @@ def list_(
     """List the addresses with their messages counted."""
     from coordinator import answers
 
-    with store(config, database_url, data_dir, work="counting") as connection:
-        lines = answers.all_addresses(connection)
+    lines = asked(answers.all_addresses, config, database_url, data_dir, work="counting")
     print_rows(lines, ("name", "routing", "kind", "origin", "groups", "pending", *_COUNTS), as_json=as_json)
 
 
@@ -258,8 +195,7 @@ def show(
     """Show one address, its policies and its consumer groups."""
     from coordinator import answers
 
-    with store(config, database_url, data_dir, work="counting") as connection:
-        detail = answers.one_address(connection, name)
+    detail = asked(answers.one_address, config, database_url, data_dir, work="counting", name=name)
     if as_json:
         print_json(detail)
         return
@@ -282,16 +218,17 @@ def purge(
     config: Config = None,
 ) -> None:
     """Throw away the messages that wait at an address, in all its groups; those that consumers hold stay."""
+    from coordinator import acts
     from coordinator.address.addresses import shown
-    from store.purge import purge as purge_store
 
     if sys.stdin.isatty() and not yes:
         typer.confirm(f"Throw away all messages that wait at {shown(name)}?", abort=True)
-    with store(config, database_url, data_dir, reason, work="long") as connection:
-        done = purge_store(connection, name)
-    if done is None:
-        fail(f"there is no address {shown(name)}")
-    typer.echo(f"purged {done.purged}, left {done.held} that are held by consumers or on their way to the dead letters")
+    purged, finished = 0, False
+    while not finished:
+        done = asked(acts.purge, config, database_url, data_dir, reason, work="long", name=name)
+        purged, finished = purged + done["purged"], done["finished"]
+    left = f"left {done['held']} that are held by consumers or on their way to the dead letters"
+    typer.echo(f"purged {purged}, {left}")
 
 
 @app.command()
@@ -311,26 +248,10 @@ def remove(
     config: Config = None,
 ) -> None:
     """Remove an address; links to it end with amqp:resource-deleted."""
+    from coordinator import changes
     from coordinator.address.addresses import shown
-    from store import removal
-    from store.errors import Locked
 
-    with store(config, database_url, data_dir, reason, work="long") as connection:
-        try:
-            done = removal.remove(connection, name, force=force)
-        except Locked:
-            fail(f"{shown(name)}: a transaction that posts there has been committing for 10 s; try again later")
-    if done is None:
-        fail(f"there is no address {shown(name)}")
-    if not done.removed:
-        because = []
-        if done.waiting:
-            because.append("has messages that are not consumed (coordinator address show counts them)")
-        if done.undecided:
-            because.append("has messages of undecided transactions (coordinator transaction list has them)")
-        if done.groups:
-            because.append(f"has consumer groups that last: {', '.join(map(shown, done.groups))}")
-        fail(f"the address {shown(name)} {' and '.join(because)}; --force removes it with them")
-    lost = [f"with {done.dropped} messages"] if done.dropped else []
-    lost += [f"{done.rolled_back} transactions are rolled back"] if done.rolled_back else []
+    done = asked(changes.remove_address, config, database_url, data_dir, reason, work="long", name=name, force=force)
+    lost = [f"with {done['dropped']} messages"] if done["dropped"] else []
+    lost += [f"{done['rolled_back']} transactions are rolled back"] if done["rolled_back"] else []
     typer.echo(", ".join([f"removed {shown(name)}", *lost]))

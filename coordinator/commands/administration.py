@@ -6,17 +6,20 @@ or its standard output cannot be written.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pwd
+import re
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import typer
 
@@ -25,6 +28,7 @@ from coordinator.printable import printable
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from coordinator.commands.remote import Remote
     from coordinator.settings import Settings
     from store.audit import Actor
 
@@ -74,12 +78,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 #: It says for how long the command waits for the store.
 Work = Literal["brief", "counting", "long"]
 
+_Told = TypeVar("_Told")
+
+#: what a command says is wrong, by the status of the API
+_WRONG = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+_OF_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+_TOKEN = re.compile("[!-~]+")
+
 #: characters of a value in a table; `--json` has all
 _WIDEST_CELL = 100
 
 
 def settings(config: Path | None, **flags: object) -> Settings:
-    """Return the settings, with those of the command line; ends the command if one is wrong."""
+    """Return the settings, with those of the command line; ends the command if one is wrong, or with ``--url``."""
+    if _remote is not None:
+        fail("--url: the API does not do this; leave it out, for the store itself", 2)
     from coordinator.process.arguments import hide
     from coordinator.settings import SettingsInvalid, load
 
@@ -117,20 +130,23 @@ def database_of(found: Settings, database_url: str | None, data_dir: Path | None
 
 def user_name(text: str, kind: str = "user") -> str:
     """Return the name of a user, or of a role, as it is stored; ends the command if it can be none."""
-    from coordinator.login import verifiers
+    from coordinator import answers
 
     try:
-        return verifiers.prepared_name(text)
-    except verifiers.NotPrepared as error:
-        fail(f"this can be no name of a {kind}: {error}", 2)
+        return answers.user_name(text, kind)
+    except answers.Malformed as error:
+        fail(str(error), 2)
 
 
 def actor(reason: str | None) -> Actor:
     """Return the person who runs this command, for the audit; ends the command if ``reason`` can be none."""
-    from store.audit import LONGEST_REASON, Actor
+    from coordinator.answers import Malformed, check_reason
+    from store.audit import Actor
 
-    if reason is not None and not (0 < len(reason) <= LONGEST_REASON and reason.strip() and reason.isprintable()):
-        fail(f"--reason: expected 1 to {LONGEST_REASON} characters of printable text", 2)
+    try:
+        check_reason(reason)
+    except Malformed as error:
+        fail(error.by_option, 2)
     number = os.getuid()
     try:
         name = pwd.getpwuid(number).pw_name
@@ -149,13 +165,13 @@ def store(
     work: Work = "brief",
     status: int = 1,
 ) -> Iterator[Connection]:
-    """Yield a connection to the store, its schema checked; an error of the store ends the command with ``status``, and
-    with 1 where the store does not have what the command asks for.
+    """Yield a connection to the store, its schema checked; an error of the store ends the command with ``status``, with
+    1 where the store does not have what the command asks for, and with 2 where that can be none.
 
     ``reason``: of what is decided, for the audit.
     """
     person = actor(reason)
-    from coordinator.answers import Unknown
+    from coordinator.answers import InTheWay, Malformed, Unknown
     from store import audit, migrations
     from store.database import BRIEF, COUNTING, ENDLESS, connected
     from store.errors import DatabaseUrlInvalid, Locked, StoreError
@@ -167,14 +183,92 @@ def store(
             migrations.check(connection)
             audit.act_as(connection, person)
             yield connection
-    except Unknown as error:
-        fail(str(error))
+    except Malformed as error:
+        fail(error.by_option, 2)
+    except (Unknown, InTheWay) as error:
+        fail(error.by_option)
     except DatabaseUrlInvalid as error:
         fail(str(error), 2)
     except Locked as error:
         fail(f"{error}{_standby_of(url)}", status)
     except StoreError as error:
         fail(str(error), status)
+
+
+#: what ``coordinator --url`` asks in place of the store
+_remote: Remote | None = None
+
+
+def ask_at(url: str, token_file: Path | None) -> None:
+    """Have the API at ``url`` answer this command; ends the command if it cannot."""
+    global _remote
+    from coordinator.commands.remote import Remote
+    from coordinator.secret_file import FileInvalid, secret
+    from coordinator.settings import HTTP, TOKEN_VARIABLE, endpoint
+
+    try:
+        place = endpoint(url, HTTP)
+    except ValueError as error:
+        fail(f"--url: {error}", 2)
+    if place.scheme == "http" and place.host not in _OF_THIS_MACHINE:
+        fail("--url: in plain text others could read the token; expected https://, or http://localhost:port", 2)
+    try:
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        if token_file is not None:
+            token = secret("--token-file", token_file).decode("ascii", "replace")
+    except FileInvalid as error:
+        fail(str(error), 2)
+    if not _TOKEN.fullmatch(token.strip()):
+        fail(f"--url: expected the token of an operator in --token-file, or in {TOKEN_VARIABLE}", 2)
+    _remote = Remote(place, token.strip())
+
+
+def by_api(run: Callable[..., Any], status: int, **given: object) -> Any:
+    """Return what the API of ``--url`` returns for ``run`` of :mod:`coordinator.operations`; None: there is no such
+    flag. Errors end the command as those of :func:`store`.
+    """
+    if _remote is None:
+        return None
+    from coordinator.commands.remote import RemoteError
+
+    try:
+        return _remote.ask(run, given)
+    except RemoteError as error:
+        if error.status in (None, HTTPStatus.SERVICE_UNAVAILABLE):
+            fail(str(error), status)
+        fail(str(error), 2 if error.status in _WRONG else 1)
+
+
+def asked(
+    run: Callable[..., _Told],
+    config: Path | None,
+    database_url: str | None,
+    data_dir: Path | None,
+    reason: str | None = None,
+    /,
+    *,
+    work: Work = "brief",
+    status: int = 1,
+    **given: object,
+) -> _Told:
+    """Return what ``run``, of :mod:`coordinator.operations`, returns with the arguments ``given``. Errors, ``reason``
+    and ``status``: as of :func:`store`.
+    """
+    takes = inspect.signature(run).parameters
+    if "reason" in takes:
+        given["reason"] = reason
+    if _remote is not None:
+        actor(reason)
+        if (config, database_url, data_dir) != (None, None, None):
+            fail("--url: a store, or settings, are given too; leave one out", 2)
+        told: _Told = by_api(
+            run, status, **given, **({} if "reason" in given or reason is None else {"reason": reason})
+        )
+        return told
+    if "kept" in takes:
+        given["kept"] = timedelta(hours=settings(config).retention.hours)
+    with store(config, database_url, data_dir, reason, work=work, status=status) as connection:
+        return run(connection, **given)
 
 
 def _standby_of(url: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, print_table, store
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, asked, fail, print_table
 from coordinator.commands.reconcile import given_moment
 
 if TYPE_CHECKING:
@@ -49,17 +49,19 @@ def audit(
     addresses, groups, users and permissions; and logins that failed. The oldest first.
     """
     from coordinator import answers
-    from store.audit import Wanted
 
     now = datetime.now(UTC)
-    wanted = Wanted(
+    lines = asked(
+        answers.audited,
+        config,
+        database_url,
+        data_dir,
         since=given_moment("--since", since, now, None),
         until=given_moment("--until", until, now, None),
         who=who,
-        action=_action(what),
+        what=_action(what),
+        most=limit,
     )
-    with store(config, database_url, data_dir) as connection:
-        lines = answers.audited(connection, wanted, limit)
     if as_json or form is Format.JSON:
         for line in lines:
             typer.echo(json.dumps(line, default=answers.plain, ensure_ascii=True))

@@ -11,6 +11,7 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
+    by_api,
     database_of,
     print_json,
     print_pairs,
@@ -39,20 +40,22 @@ def check(
     from store.database import BRIEF, connected
     from store.errors import StoreError
 
-    try:
-        read = settings(config, database_url=database_url, data_dir=data_dir)
-        url = database_of(read, database_url, data_dir, 2)
-        with connected(url, application_name="coordinator command", patience=BRIEF) as connection:
-            found = health.read(connection)
-    except StoreError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-    told = answers.checked(found, fewest_free=fewest_free, least_bytes=read.limits.disk_free_bytes)
+    told = by_api(answers.checked, 2, fewest_free=fewest_free)
+    if told is None:
+        try:
+            read = settings(config, database_url=database_url, data_dir=data_dir)
+            url = database_of(read, database_url, data_dir, 2)
+            with connected(url, application_name="coordinator command", patience=BRIEF) as connection:
+                found = health.read(connection)
+        except StoreError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from None
+        told = answers.checked(found, fewest_free=fewest_free, least_bytes=read.limits.disk_free_bytes)
     if as_json:
         print_json(told)
     wrong = told.pop("wrong")
     if not as_json:
-        disk = {} if found.free_bytes is not None else dict.fromkeys(("free_percent", "free_bytes"), "not looked at")
+        disk = {} if told["free_bytes"] is not None else dict.fromkeys(("free_percent", "free_bytes"), "not looked at")
         print_pairs({**told, **disk})
         for line in wrong:
             typer.echo(f"wrong: {line}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,17 +12,14 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    asked,
     fail,
     print_json,
     print_pairs,
     print_rows,
     print_table,
-    store,
     user_name,
 )
-
-if TYPE_CHECKING:
-    from store.connections import ConnectionId
 
 app = typer.Typer(help="List the connections of clients, and close one.", no_args_is_help=True)
 
@@ -39,17 +35,15 @@ _LINK = ("name", "role", "address", "credit", "unsettled", "deliveries")
 
 Id = Annotated[str, typer.Argument(metavar="CONNECTION", help="Its id, as list has it: 12-345.")]
 
-_DIGITS = 9
 
-
-def read_connection_id(text: str) -> ConnectionId:
+def read_connection_id(text: str) -> str:
     """Return the id that the argument stands for; ends the command if it is none."""
-    from store.connections import ConnectionId
+    from coordinator import answers
 
-    parts = text.split("-")
-    if len(parts) != 2 or not all(each.isascii() and each.isdecimal() and len(each) <= _DIGITS for each in parts):
-        fail(f"CONNECTION: expected two numbers, as in 12-345 (coordinator connection list), not {text[:80]!r}", 2)
-    return ConnectionId(instance=int(parts[0]), number=int(parts[1]))
+    try:
+        return str(answers.connection_id_of(text))
+    except answers.Malformed as error:
+        fail(str(error), 2)
 
 
 @app.command("list")
@@ -65,12 +59,11 @@ def list_(
     config: Config = None,
 ) -> None:
     """List the connections of clients, over all instances, as they were some seconds ago; the oldest first."""
-    from store import connections
+    from coordinator import answers
 
     name = None if user is None else user_name(user)
-    with store(config, database_url, data_dir) as connection:
-        lines = connections.all_connections(connection, limit, user=name, closed=closed)
-    print_rows([asdict(line) for line in lines], _CLOSED if closed else _OPEN, as_json=as_json)
+    lines = asked(answers.all_connections, config, database_url, data_dir, user=name, closed=closed, most=limit)
+    print_rows(lines, _CLOSED if closed else _OPEN, as_json=as_json)
     if len(lines) == limit:
         typer.echo(f"these are {limit}, the limit: there may be more (--limit)", err=True)
 
@@ -84,21 +77,20 @@ def show(
     config: Config = None,
 ) -> None:
     """Show one connection with its links: address, credit, unsettled deliveries, and how many it has carried."""
-    from store import connections
+    from coordinator import answers
 
     wanted = read_connection_id(connection_id)
-    with store(config, database_url, data_dir) as connection:
-        line, links = connections.one(connection, wanted)
-    shown, rows = asdict(line), [each._asdict() for each in links]
+    shown = asked(answers.one_connection, config, database_url, data_dir, connection_id=wanted)
     if as_json:
-        print_json({**shown, "link_list": rows})
+        print_json(shown)
         return
+    rows = shown.pop("link_list")
     print_pairs(shown)
     if rows:
         typer.echo()
         print_table(rows, _LINK)
-    if line.links > len(rows):
-        typer.echo(f"and {line.links - len(rows)} more links")
+    if shown["links"] > len(rows):
+        typer.echo(f"and {shown['links'] - len(rows)} more links")
 
 
 @app.command()
@@ -110,10 +102,8 @@ def close(
     config: Config = None,
 ) -> None:
     """Close a connection with amqp:connection:forced; its client is told the reason. It may connect again."""
-    from store import connections
+    from coordinator import acts
 
     wanted = read_connection_id(connection_id)
-    with store(config, database_url, data_dir, reason) as connection:
-        connections.ask_to_close(connection, wanted, reason)
-        connections.wait_until_closed(connection, wanted)
+    asked(acts.close, config, database_url, data_dir, reason, connection_id=wanted)
     typer.echo(f"connection {wanted} is closed")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,18 +12,17 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
+    asked,
     fail,
     print_json,
     print_rows,
-    store,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import Connection
-
-    from store.runs import Stored
+#: findings that are read at one time
+_PAGE = 10_000
 
 app = typer.Typer(
     help="Look at what coordinator watch, and runs of coordinator reconcile --store, have found.", no_args_is_help=True
@@ -41,19 +38,18 @@ def list_(
 ) -> None:
     """List the runs in the store, the last first: as of when each read it, over which period, and what it has found;
     among them what coordinator watch has found since it began."""
-    from store import runs
+    from coordinator import answers
 
-    with store(config, database_url, data_dir) as connection:
-        found = runs.runs(connection)
+    found = asked(answers.all_runs, config, database_url, data_dir)
     if as_json:
-        print_json([_run(each) for each in found])
+        print_json(found)
     else:
         watching = {"books": "(coordinator watch)"}
         lines = [
             {
-                **_run(each),
-                **(watching if each.watch_id else {}),
-                "kinds": [f"{count} {kind}" for kind, count in _kinds(each).items()],
+                **each,
+                **(watching if each["watch"] else {}),
+                "kinds": [f"{count} {kind}" for kind, count in each["kinds"].items()],
             }
             for each in found
         ]
@@ -73,55 +69,33 @@ def show(
     config: Config = None,
 ) -> None:
     """Show the findings of a run, in the order of its report."""
-    from store import runs
+    from coordinator import answers
 
-    with store(config, database_url, data_dir, work="long") as connection:
-        of = the_run(connection, run)
-        found = islice(runs.findings(connection, of, kinds=_known(kind or (), of)), limit)
+    of = asked(answers.one_run, config, database_url, data_dir, run=run)
+    wanted: dict[str, Any] = {"run": run, "kind": _known(kind or (), of["kinds"])}
+    shown, after, more = 0, 0, True
+    while more:
+        most = min(limit - shown, _PAGE)
+        lines = asked(answers.findings, config, database_url, data_dir, work="long", **wanted, after=after, most=most)
         if as_json:
-            for each in found:
-                typer.echo(json.dumps(asdict(each), default=str, ensure_ascii=True))
-        else:
-            print_rows([asdict(each) for each in found], _SHOWN, as_json=False)
+            for each in lines:
+                typer.echo(json.dumps(each, default=str, ensure_ascii=True))
+        elif lines or not shown:
+            print_rows(lines, _SHOWN, as_json=False)
+        shown += len(lines)
+        after = lines[-1]["number"] if lines else after
+        more = len(lines) == most and shown < limit
+    if shown > _PAGE and asked(answers.one_run, config, database_url, data_dir, run=run)["seen_at"] != of["seen_at"]:
+        fail(f"run {run} was repeated meanwhile")
 
 
-def the_run(connection: Connection, number: int) -> Stored:
-    """Return the run of this number; ends the command if there is none."""
-    from store import runs
-
-    found = runs.run_of(connection, number) if 0 < number < 1 << 31 else None
-    if found is None:
-        fail(f"there is no run {number}: coordinator findings list has those that are stored")
-    return found
-
-
-def _known(kinds: Sequence[str], of: Stored) -> Sequence[str]:
-    """Return ``kinds``; ends the command if one is unknown here, and to the run, which may be another version's."""
+def _known(kinds: Sequence[str], of: Mapping[str, int]) -> Sequence[str]:
+    """Return ``kinds``; ends the command if one is unknown here, and to the run, which may be another version's and has
+    the kinds ``of``.
+    """
     from spark.kinds import KINDS
 
     for each in kinds:
-        if each not in KINDS and each not in _kinds(of):
+        if each not in KINDS and each not in of:
             fail(f"--kind: expected one of {', '.join(KINDS)}, not {each[:40]!r}", 2)
     return kinds
-
-
-def _kinds(found: Stored) -> dict[str, int]:
-    counted: dict[str, int] = {}
-    for (kind, _), count in found.counts.items():
-        counted[kind] = counted.get(kind, 0) + count
-    return counted
-
-
-def _run(found: Stored) -> dict[str, object]:
-    return {
-        "run": found.id,
-        "seen_at": found.seen_at,
-        "since": found.since,
-        "until": found.until,
-        "books": list(found.books),
-        "watch": found.watch_id is not None,
-        "stored_at": found.stored_at,
-        "version": found.version,
-        "findings": found.findings,
-        "kinds": _kinds(found),
-    }

@@ -12,49 +12,13 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
-    fail,
+    asked,
     print_json,
     print_table,
-    store,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sqlalchemy import Connection
-
-
-# What the commands say and take of policies, of addresses and of groups.
-
-#: takes a policy back
-INHERIT = "inherit"
-MOST_ATTEMPTS = 32767
-MOST_RETENTION_HOURS = 876_000
-
-
-def retry_policy(text: str) -> str:
-    """Parse ``text`` as the store has it; ends the command if that fails."""
-    from coordinator.group.policies import RetryInvalid, parse_retry
-
-    try:
-        return parse_retry(text).text
-    except RetryInvalid as error:
-        fail(f"--retry: {error}", 2)
-
-
-def expiry_policy(text: str, *, inherited: bool = False) -> str:
-    """Return the policy as it is stored; ends the command if ``text`` is none. ``inherited``: whether it may be taken
-    back.
-    """
-    if text not in ("drop", "dead-letter"):
-        expected = f"drop, dead-letter or {INHERIT}" if inherited else "drop or dead-letter"
-        fail(f"--on-expiry: expected {expected}, not {text[:40]!r}", 2)
-    return text
-
-
-def words(changes: Mapping[str, object]) -> str:
-    """Format changed columns; None: inherited."""
-    return ", ".join(f"{column} {INHERIT if value is None else value}" for column, value in changes.items())
+    pass
 
 
 app = typer.Typer(help="Look at consumer groups, and change them.", no_args_is_help=True)
@@ -70,22 +34,6 @@ Name = Annotated[
 ]
 
 
-def find(connection: Connection, name: str) -> tuple[str, int]:
-    """Return the address of the group ``name``, and the group's id; ends the command if there is none."""
-    from coordinator.address.addresses import GROUP_SEPARATOR, shown
-    from store import addresses
-
-    address, _, group = name.partition(GROUP_SEPARATOR)
-    place = addresses.find_group(connection, address, group)
-    if place is None:
-        fail(f"there is no address {shown(address)}")
-    if place.group is None and not group:
-        fail(f"{shown(address)} is a topic, which has no default group: name a subscription, {address}::GROUP")
-    if place.group is None:
-        fail(f"the address {shown(address)} has no group {shown(group)} (coordinator group list has them)")
-    return address, place.group
-
-
 @app.command("list")
 def list_(
     address: Annotated[str | None, typer.Argument(help="Those of this address; all without it.")] = None,
@@ -98,8 +46,7 @@ def list_(
     from coordinator import answers
     from store import addresses
 
-    with store(config, database_url, data_dir, work="counting") as connection:
-        lines = answers.all_groups(connection, address)
+    lines = asked(answers.all_groups, config, database_url, data_dir, work="counting", address=address)
     if as_json:
         print_json(lines)
     else:
@@ -145,29 +92,9 @@ def set_(
     config: Config = None,
 ) -> None:
     """Give a group policies of its own, while the service runs; inherit takes one back to that of the address."""
+    from coordinator import changes
     from coordinator.address.addresses import shown
-    from store import addresses
 
-    given = {"on_expiry": on_expiry, "max_attempts": max_attempts, "retry": retry}
-    changes: dict[str, object] = {}
-    for column, value in given.items():
-        if value is not None:
-            changes[column] = None if value == INHERIT else _checked(column, value)
-    if not changes:
-        fail("give at least one of --on-expiry, --max-attempts and --retry", 2)
-    with store(config, database_url, data_dir, reason) as connection:
-        address, group = find(connection, name)
-        if not addresses.change_group(connection, address, group, changes):
-            fail(f"the group {shown(name)} was removed meanwhile")
-    typer.echo(f"{shown(name)}: {words(changes)}")
-
-
-def _checked(column: str, value: str) -> str | int:
-    """Return the value as it is stored."""
-    if column == "on_expiry":
-        return expiry_policy(value, inherited=True)
-    if column == "max_attempts":
-        if not (value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= MOST_ATTEMPTS):
-            fail(f"--max-attempts: expected a number from 1 to {MOST_ATTEMPTS} or {INHERIT}, not {value[:40]!r}", 2)
-        return int(value)
-    return retry_policy(value)
+    policies = {"on_expiry": on_expiry, "max_attempts": max_attempts, "retry": retry}
+    done = asked(changes.set_group, config, database_url, data_dir, reason, name=name, **policies)  # type: ignore[arg-type]
+    typer.echo(f"{shown(name)}: {changes.words(done)}")

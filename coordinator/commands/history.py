@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
@@ -19,6 +19,7 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Work,
+    by_api,
     fail,
     named_folder,
     print_json,
@@ -32,6 +33,7 @@ from coordinator.commands.transactions import TxnId, read_txn_id
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from coordinator.answers import Answer
     from coordinator.timeline import Timeline
     from store.archive.reading import Archived
     from store.history import Message
@@ -102,13 +104,15 @@ def show_transaction(
     from coordinator import answers
 
     wanted = read_txn_id(txn_id)
-    with (
-        store(config, database_url, data_dir, status=2) as connection,
-        _root(connection, archive, no_archive) as root,
-    ):
-        found = answers.transaction(connection, wanted, limit, root)
+    found = None if archive else by_api(answers.transaction, 2, txn_id=wanted, most=limit)
+    if found is None:
+        with (
+            store(config, database_url, data_dir, status=2) as connection,
+            _root(connection, archive, no_archive) as root,
+        ):
+            found = answers.transaction(connection, wanted, limit, root).plain()
     if as_json:
-        print_json(found.plain())
+        print_json(found)
     else:
         _print(found)
 
@@ -143,16 +147,19 @@ def show_message(
     bounds = None if since is None else _bounds(since, until)
     half_id = 0 if bounds is not None else _half_id(message)
     work: Work = "brief" if bounds is None else "long"
-    with (
-        store(config, database_url, data_dir, work=work, status=2) as connection,
-        _root(connection, archive, no_archive) as root,
-    ):
-        if bounds is None:
-            found = [answers.message(connection, half_id, root)]
-        else:
-            found = _by_message_id(connection, root, message, *bounds)
+    told = None if bounds is not None or archive else by_api(answers.message, 2, half_id=half_id)
+    found: list[Any] = [told]
+    if told is None:
+        with (
+            store(config, database_url, data_dir, work=work, status=2) as connection,
+            _root(connection, archive, no_archive) as root,
+        ):
+            if bounds is None:
+                found = [answers.message(connection, half_id, root).plain()]
+            else:
+                found = [each.plain() for each in _by_message_id(connection, root, message, *bounds)]
     if as_json:
-        print_json([line.plain() for line in found] if bounds is not None else found[0].plain())
+        print_json(found if bounds is not None else found[0])
         return
     for number, line in enumerate(found):
         typer.echo("\n" if number else "", nl=False)
@@ -242,7 +249,7 @@ def _has_message_id(connection: Connection, message: Message, message_id: str) -
     """Return whether the message has this message-id, and not the text elsewhere. Of an archived one only the head is
     examined.
     """
-    from coordinator.commands.heads import whole_head
+    from coordinator.heads import whole_head
     from store.codec.encoding import DecodeError
     from store.codec.message import PROPERTIES, fields_of, sections
 
@@ -263,11 +270,11 @@ def _written(value: object, message_id: str) -> bool:
     return value is not None and str(value) == message_id
 
 
-def _print(line: Timeline) -> None:
-    from coordinator.timeline import lines
+def _print(plain: Answer) -> None:
+    from coordinator.timeline import Event, head, lines
 
-    print_pairs(line.head())
+    print_pairs(head(plain))
     typer.echo("")
-    print_table(list(lines(line.sorted())), _COLUMNS)
-    for note in line.notes:
+    print_table(list(lines(Event(**each) for each in plain["events"])), _COLUMNS)
+    for note in plain["notes"]:
         typer.echo(f"note: {note}")

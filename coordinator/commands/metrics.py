@@ -17,9 +17,10 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 def measure(handed: Handed) -> int:
-    """Serve metrics until the supervisor ends. It may be killed at any time: it only reads."""
+    """Serve metrics and the API until the supervisor ends. It may be killed at any time, as a command may be."""
     # Loaded by then, where there are to be metrics (coordinator/commands/serve.py).
     from coordinator.http.access import Access
+    from coordinator.http.acting import Acting
     from coordinator.http.api import Asking
     from coordinator.http.application import application
     from coordinator.http.server import Server
@@ -29,7 +30,8 @@ def measure(handed: Handed) -> int:
     measuring.disk_low = handed.disk_low
     local = all(loopback(each.getsockname()[0]) for each in handed.listeners)
     asking = Asking(handed.database_url, handed.settings.limits.disk_free_bytes)
-    answering = application(measuring, Access(measuring, local=local), asking)
+    acting = Acting(handed.database_url, handed.settings.retention)
+    answering = application(measuring, Access(measuring, local=local), asking, acting)
     server = Server(answering, handed.listeners, lambda: measuring.tls)
     threading.Thread(target=_serve, args=(server.run,), daemon=True).start()
     measuring.run()

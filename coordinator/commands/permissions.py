@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,23 +12,14 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
-    fail,
+    asked,
     print_rows,
-    store,
-    user_name,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import Connection
-
-    from store.permissions import Grantee, PermissionLine, Verb
+    from coordinator.answers import Answer
 
 app = typer.Typer(help="What users may do, and who may do what.", no_args_is_help=True)
-
-#: characters of an address, the separator, and a group
-_LONGEST_PATTERN = 2050
 
 Verbs = Annotated[
     str,
@@ -53,18 +43,15 @@ OfRole = Annotated[
 ]
 
 
-def report_what_ends(connection: Connection, *, open_before: bool) -> None:
+def report_what_ends(done: Answer) -> None:
     """Print, after a change, that permissions count from now on, or no longer (S3)."""
-    from store import permissions
-
-    now_open = permissions.none_counts(connection)
-    if open_before and not now_open:
+    if done["open_before"] and not done["open_now"]:
         typer.echo(
             "From now on clients without a login may do what the role anonymous may. To let them go on as before:\n"
             "coordinator permission grant all '*' --role anonymous",
             err=True,
         )
-    elif now_open and not open_before:
+    elif done["open_now"] and not done["open_before"]:
         typer.echo("There are no users and no permissions now: clients without a login may do everything.", err=True)
 
 
@@ -80,15 +67,13 @@ def grant(
     config: Config = None,
 ) -> None:
     """Let a user, or all users with a role, send to addresses, receive from them, and so on. It counts at once."""
-    from store import permissions
+    from coordinator import changes
 
-    grantee, wanted, pattern = _grantee(user, role), _verbs(verbs), _pattern(pattern)
-    with store(config, database_url, data_dir, reason) as connection:
-        open_before = permissions.none_counts(connection)
-        if not permissions.grant(connection, grantee, wanted, pattern):
-            fail(f"there is no user {grantee.user}")
-        typer.echo(f"{_name(grantee)} may {', '.join(wanted)}: {pattern}")
-        report_what_ends(connection, open_before=open_before)
+    wanted = {"verbs": verbs, "pattern": pattern, "user": user, "role": role}
+    done = asked(changes.grant, config, database_url, data_dir, reason, **wanted)  # type: ignore[arg-type]
+    who = f"the role {done['role']}" if done["user"] is None else done["user"]
+    typer.echo(f"{who} may {', '.join(done['verbs'])}: {pattern}")
+    report_what_ends(done)
 
 
 @app.command()
@@ -103,15 +88,12 @@ def revoke(
     config: Config = None,
 ) -> None:
     """Take back what was granted with just this PATTERN. Links that need it are detached at once."""
-    from store import permissions
+    from coordinator import changes
 
-    grantee, wanted, pattern = _grantee(user, role), _verbs(verbs), _pattern(pattern)
-    with store(config, database_url, data_dir, reason) as connection:
-        found = permissions.revoke(connection, grantee, wanted, pattern)
-        if not found:
-            fail(f"{_name(grantee)} has no such permission with the pattern {pattern}")
-        typer.echo(f"revoked {found}")
-        report_what_ends(connection, open_before=False)
+    wanted = {"verbs": verbs, "pattern": pattern, "user": user, "role": role}
+    done = asked(changes.revoke, config, database_url, data_dir, reason, **wanted)  # type: ignore[arg-type]
+    typer.echo(f"revoked {done['revoked']}")
+    report_what_ends(done)
 
 
 @app.command("list")
@@ -131,72 +113,9 @@ def list_(
     config: Config = None,
 ) -> None:
     """List all permissions."""
-    from store import permissions
+    from coordinator import answers
 
-    if who is not None and who[0] not in set(permissions.Verb):
-        fail("--who: expected one of " + ", ".join(permissions.Verb), 2)
-    with store(config, database_url, data_dir) as connection:
-        if who is not None:
-            columns: tuple[str, ...] = ("user", "role", "pattern")
-            rows: list[dict[str, object]] = list(_who(connection, permissions.Verb(who[0]), who[1]))
-        else:
-            columns = ("user", "role", "verb", "pattern", "granted_at")
-            rows = [asdict(each) for each in permissions.list_all(connection)]
+    verb, name = (None, None) if who is None else who
+    columns = ("user", "role", "verb", "pattern", "granted_at") if who is None else ("user", "role", "pattern")
+    rows = asked(answers.all_permissions, config, database_url, data_dir, verb=verb, name=name)
     print_rows(rows, columns, as_json=as_json)
-
-
-def _who(connection: Connection, verb: Verb, name: str) -> Iterator[dict[str, object]]:
-    """Yield a line for each user and permission. A role that no user has, such as anonymous, has a line of its own."""
-    from coordinator.address.permissions import ANYTHING, Rights
-    from store import permissions
-    from store.tables import ANONYMOUS
-
-    if permissions.none_counts(connection):
-        yield {"user": None, "role": ANONYMOUS, "pattern": ANYTHING}
-    for each in permissions.list_all(connection):
-        if each.verb == verb and Rights(frozenset({(each.verb, each.pattern)})).may(verb, name):
-            for user in _users(connection, each):
-                yield {"user": user, "role": each.role, "pattern": each.pattern}
-
-
-def _users(connection: Connection, line: PermissionLine) -> list[str] | list[None]:
-    from store import permissions
-
-    if line.user is not None:
-        return [line.user]
-    return permissions.users_of(connection, line.role or "") or [None]
-
-
-def _name(grantee: Grantee) -> str:
-    return f"the role {grantee.role}" if grantee.user is None else grantee.user
-
-
-def _grantee(user: str | None, role: str | None) -> Grantee:
-    from store.permissions import Grantee
-
-    if (user is None) == (role is None):
-        fail("give --user or --role", 2)
-    return Grantee(
-        user=None if user is None else user_name(user), role=None if role is None else user_name(role, "role")
-    )
-
-
-def _verbs(text: str) -> list[Verb]:
-    from store.permissions import Verb
-
-    if text == "all":
-        return list(Verb)
-    try:
-        return [Verb(each) for each in dict.fromkeys(text.split(","))]
-    except ValueError:
-        fail(f"VERBS: expected some of {', '.join(Verb)} with commas between, or all", 2)
-
-
-def _pattern(text: str) -> str:
-    from coordinator.address.permissions import ANYTHING
-
-    if not 0 < len(text) <= _LONGEST_PATTERN or not text.isprintable():
-        fail(f"PATTERN: expected 1 to {_LONGEST_PATTERN} printable characters", 2)
-    if ANYTHING in text[:-1]:
-        fail("PATTERN: a * can only be its last character", 2)
-    return text

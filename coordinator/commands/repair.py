@@ -27,7 +27,6 @@ from coordinator.commands.administration import (
     named_folder,
     print_json,
 )
-from coordinator.commands.findings import the_run
 from coordinator.printable import printable
 
 if TYPE_CHECKING:
@@ -85,6 +84,7 @@ def _work(
     folder: Path | None, run: int | None, person: Actor, *, apply: bool, as_json: bool, url: Callable[[], str]
 ) -> bool:
     """Return whether something is left to do; ends the command with 2 if it cannot run."""
+    from coordinator.answers import Unknown
     from spark.read_back import ReportUnusable, read_report
     from store import audit, migrations
     from store.database import connected
@@ -99,7 +99,7 @@ def _work(
             audit.act_as(connection, person)
             found = _of_run(connection, run) if report is None else _of_report(connection, report)
             return _Run(connection, found, apply=apply, as_json=as_json).work()
-    except (ReportUnusable, StoreError) as error:
+    except (ReportUnusable, StoreError, Unknown) as error:
         fail(str(error), 2)
     except typer.Exit:
         raise typer.Exit(2) from None
@@ -128,9 +128,10 @@ def _of_report(connection: Connection, report: Report) -> _Found:
 
 
 def _of_run(connection: Connection, number: int | None) -> _Found:
+    from coordinator.answers import run_of
     from store import repairs, runs
 
-    stored = the_run(connection, number or 0)
+    stored = run_of(connection, number or 0)
 
     def findings() -> Iterator[dict[str, Any]]:
         for each in runs.findings(connection, stored):
@@ -307,7 +308,7 @@ def _box(address: str, group: str) -> str:
 
 def _terms(connection: Connection, message: Message, fifo: bool) -> DeliveryTerms:
     from coordinator.address.enqueue import terms_again
-    from coordinator.commands.heads import whole_head
+    from coordinator.heads import whole_head
 
     head = whole_head(connection, message.half_id, message.head, message.octets)
     return terms_again(head, fifo=fifo, posted_at=message.posted_at)

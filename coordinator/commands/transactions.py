@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 from uuid import UUID
 
@@ -14,10 +13,10 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    asked,
     fail,
     print_json,
     print_rows,
-    store,
 )
 
 _COLUMNS = (
@@ -46,8 +45,7 @@ def list_(
     """List the undecided transactions, oldest first: age, owner, and for how long one waits for a checker."""
     from coordinator import answers
 
-    with store(config, database_url, data_dir) as connection:
-        lines = answers.all_undecided(connection)
+    lines = asked(answers.all_undecided, config, database_url, data_dir)
     print_rows(lines, _COLUMNS, as_json=as_json)
 
 
@@ -67,16 +65,12 @@ def resolve(
         fail("give one of --commit and --rollback", 2)
     if reason is None:
         fail("--reason is needed: say why, which is kept with the decision", 2)
-    from store import reasons, undecided
+    from coordinator import acts
 
-    if reason in reasons.WORDS or reason.startswith(f"{reasons.ROLLBACK_ONLY}: "):
-        words, its = ", ".join(reasons.WORDS), "a word of the service's own for why a transaction is decided"
-        fail(f"--reason: {reason} is {its}; these are {words}", 2)
-
-    with store(config, database_url, data_dir, reason) as connection:
-        decided = (undecided.commit if commit else undecided.roll_back)(connection, wanted, reason)
+    decision = "commit" if commit else "rollback"
+    decided = asked(acts.resolve, config, database_url, data_dir, reason, txn_id=str(wanted), decision=decision)
     if as_json:
-        print_json(asdict(decided))
+        print_json(decided)
     else:
         typer.echo(f"transaction {wanted} is {'committed' if commit else 'rolled back'}")
 
@@ -90,9 +84,8 @@ def resume(
 ) -> None:
     """Ask checkers about an undecided transaction again, from the first check on."""
     wanted = read_txn_id(txn_id)
-    from store import undecided
+    from coordinator import acts
 
-    with store(config, database_url, data_dir, reason) as connection:
-        due = undecided.resume(connection, wanted)
-    until = "" if due else ", once its client has left it, or its time is over"
+    done = asked(acts.resume, config, database_url, data_dir, reason, txn_id=str(wanted))
+    until = "" if done["due"] else ", once its client has left it, or its time is over"
     typer.echo(f"transaction {wanted} is checked again from the first check on{until}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    asked,
     fail,
     print_rows,
     store,
@@ -67,7 +67,7 @@ def add(
         except UserExists:
             fail(f"there is a user {name} already")
         typer.echo(f"made the user {name}")
-        report_what_ends(connection, open_before=open_before)
+        report_what_ends({"open_before": open_before, "open_now": permissions.none_counts(connection)})
 
 
 @app.command("list")
@@ -75,10 +75,9 @@ def list_(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
     """List all users with their roles, and since when each is disabled."""
-    from store import users
+    from coordinator import answers
 
-    with store(config, database_url, data_dir) as connection:
-        rows = [asdict(each) for each in users.list_all(connection)]
+    rows = asked(answers.all_users, config, database_url, data_dir)
     print_rows(rows, ("name", "disabled_at", "password_set_at", "created_at", "roles"), as_json=as_json)
 
 
@@ -110,30 +109,24 @@ def set_(
 
     A role is a name for permissions that several users have.
     """
+    from coordinator import changes
     from coordinator.login import verifiers
-    from store import permissions, users
+    from store import users
 
     given = [password, password_file is not None, role is not None, without_role is not None, disable, enable]
     if given.count(True) != 1:
         fail("give one of --password, --password-file, --role, --without-role, --disable and --enable", 2)
     name = user_name(name)
-    having = _role(role if without_role is None else without_role)
-    made = verifiers.new(_password(password_file)) if password or password_file is not None else {}
+    if not (password or password_file is not None):
+        wanted = {"role": role, "without_role": without_role, "disable": disable, "enable": enable}
+        done = asked(changes.set_user, config, database_url, data_dir, reason, name=name, **wanted)  # type: ignore[arg-type]
+        typer.echo(f"{name}: {done['state']}")
+        return
+    made = verifiers.new(_password(password_file))
     with store(config, database_url, data_dir, reason) as connection:
-        if disable or enable:
-            done, said = (
-                (users.disable if disable else users.enable)(connection, name),
-                "disabled" if disable else "enabled",
-            )
-        elif role is not None:
-            done, said = permissions.give_role(connection, name, having), f"has the role {having}"
-        elif without_role is not None:
-            done, said = permissions.take_role(connection, name, having), f"without the role {having}"
-        else:
-            done, said = users.set_verifiers(connection, name, made), "has a new password"
-    if not done:
-        fail(f"there is no user {name}" + (f" with the role {having}" if without_role is not None else ""))
-    typer.echo(f"{name}: {said}")
+        if not users.set_verifiers(connection, name, made):
+            fail(f"there is no user {name}")
+    typer.echo(f"{name}: has a new password")
 
 
 @app.command()
@@ -141,24 +134,11 @@ def remove(
     name: Name, reason: Reason = None, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
     """Remove a user with its password, roles and permissions, and close its connections."""
-    from store import users
+    from coordinator import changes
 
-    name = user_name(name)
-    with store(config, database_url, data_dir, reason) as connection:
-        if not users.remove(connection, name):
-            fail(f"there is no user {name}")
-        typer.echo(f"removed the user {name}")
-        report_what_ends(connection, open_before=False)
-
-
-def _role(text: str | None) -> str:
-    """Return the name of a role that users can have; ends the command if it is none."""
-    from store.tables import ANONYMOUS
-
-    name = "" if text is None else user_name(text, "role")
-    if name == ANONYMOUS:
-        fail(f"the role {ANONYMOUS} is that of clients without a login; no user has it", 2)
-    return name
+    done = asked(changes.remove_user, config, database_url, data_dir, reason, name=name)
+    typer.echo(f"removed the user {done['name']}")
+    report_what_ends(done)
 
 
 def _password(file: Path | None) -> str:

@@ -1,6 +1,7 @@
 """The API answers what commands answer with ``--json``, under the same names: ``/api/v1/`` and what they are called.
 
-It only reads, on connections of its own that can change nothing, few at a time and each statement within a limit.
+What is here only reads, on connections of its own that can change nothing, few at a time and each statement within a
+limit; :mod:`coordinator.http.acting` changes.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from coordinator import answers
-from coordinator.http.problems import Refused
+from coordinator.http.problems import Refused, refused
+from coordinator.operations import ROOT
 from store import health, migrations
-from store.audit import Action, Wanted
+from store.audit import Action
 from store.database import Patience, reading
 from store.errors import StoreError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-ROOT = "/api/v1"
 
 _Value = TypeVar("_Value")
 #: Requests that ask the store at one time; so many connections more than the workers' the database has to have.
@@ -62,10 +62,8 @@ class Asking:
             with reading(self._url, application_name="coordinator api", patience=_PATIENCE) as connection:
                 migrations.check(connection)
                 yield connection
-        except answers.Unknown as error:
-            raise Refused(HTTPStatus.NOT_FOUND, str(error)) from None
-        except StoreError as error:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+        except (answers.Unknown, answers.Malformed, StoreError) as error:
+            raise refused(error) from None
         finally:
             self._turns.release()
 
@@ -91,7 +89,7 @@ def list_addresses(store: Store, request: Request, after: After = None, limit: L
 @routes.get("/addresses/{name:path}", summary="coordinator address show")
 def show_address(store: Store, name: str) -> Response:
     with store.asked() as connection:
-        return _answer(answers.one_address(connection, name))
+        return answer(answers.one_address(connection, name))
 
 
 @routes.get("/groups", summary="coordinator group list")
@@ -115,14 +113,14 @@ def list_transactions(store: Store, request: Request, after: After = None, limit
 def show_transaction(store: Store, txn_id: str, limit: Limit = 100) -> Response:
     wanted = _read(answers.txn_id_of, txn_id)
     with store.asked() as connection:
-        return _answer(answers.transaction(connection, wanted, limit).plain())
+        return answer(answers.transaction(connection, wanted, limit).plain())
 
 
-@routes.get("/messages/{message}", summary="coordinator message show --no-archive")
-def show_message(store: Store, message: str) -> Response:
-    wanted = _read(answers.half_id_of, message)
+@routes.get("/messages/{half_id}", summary="coordinator message show --no-archive")
+def show_message(store: Store, half_id: str) -> Response:
+    wanted = _read(answers.half_id_of, half_id)
     with store.asked() as connection:
-        return _answer(answers.message(connection, wanted).plain())
+        return answer(answers.message(connection, wanted).plain())
 
 
 @routes.get("/dead-letters", summary="coordinator dead-letters list")
@@ -136,42 +134,141 @@ def list_dead_letters(store: Store, request: Request, after: After = None, limit
 def check(store: Store, fewest_free: Annotated[int, Query(ge=0, le=100)] = 10) -> Response:
     with store.asked() as connection:
         found = health.read(connection)
-    return _answer(answers.checked(found, fewest_free=fewest_free, least_bytes=store.least_bytes))
+    return answer(answers.checked(found, fewest_free=fewest_free, least_bytes=store.least_bytes))
 
 
 @routes.get("/audit", summary="coordinator audit")
 def audit(
     store: Store,
+    request: Request,
     since: Time = None,
     until: Time = None,
     who: str | None = None,
     what: Action | None = None,
+    before: Annotated[int | None, Query(ge=1, lt=1 << 63, description="What comes before the row of this id.")] = None,
     limit: Limit = 100,
 ) -> Response:
     read = partial(answers.moment, now=datetime.now(UTC))
     first, last = (None if each is None else _read(read, each) for each in (since, until))
-    wanted = Wanted(since=first, until=last, who=who, action=what)
     with store.asked() as connection:
-        return _answer(answers.audited(connection, wanted, limit))
+        lines = answers.audited(connection, since=first, until=last, who=who, what=what, before=before, most=limit + 1)
+    page = answer(lines[-limit:])
+    if len(lines) > limit:
+        page.headers["Link"] = _link(request, "prev", before=lines[1]["id"])
+    return page
+
+
+@routes.get("/connections", summary="coordinator connection list")
+def list_connections(
+    store: Store,
+    request: Request,
+    user: str | None = None,
+    closed: bool = False,
+    after: After = None,
+    limit: Limit = 100,
+) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_connections(connection, user=user, closed=closed, after=after, most=limit + 1)
+    return answer(lines[:limit]) if closed else _page(request, lines, limit, answers.connection_key)
+
+
+@routes.get("/connections/{connection_id}", summary="coordinator connection show")
+def show_connection(store: Store, connection_id: str) -> Response:
+    with store.asked() as connection:
+        return answer(answers.one_connection(connection, connection_id=connection_id))
+
+
+@routes.get("/findings", summary="coordinator findings list")
+def list_runs(store: Store) -> Response:
+    with store.asked() as connection:
+        return answer(answers.all_runs(connection))
+
+
+@routes.get("/findings/{run}", summary="coordinator findings list, one of them")
+def show_run(store: Store, run: int) -> Response:
+    with store.asked() as connection:
+        return answer(answers.one_run(connection, run=run))
+
+
+@routes.get("/findings/{run}/findings", summary="coordinator findings show")
+def show_findings(
+    store: Store,
+    request: Request,
+    run: int,
+    kind: Annotated[list[str] | None, Query()] = None,
+    after: Annotated[int, Query(ge=0, lt=1 << 31, description="What follows the finding of this number.")] = 0,
+    limit: Limit = 100,
+) -> Response:
+    with store.asked() as connection:
+        lines = answers.findings(connection, run=run, kind=kind or (), after=after, most=limit + 1)
+    return _page(request, lines, limit, lambda line: str(line["number"]))
+
+
+# What follows is for operators alone.
+
+
+async def _operator(request: Request) -> None:
+    if request.state.operator is None:
+        raise Refused(HTTPStatus.FORBIDDEN, "metrics.token is not for this, expected a token of metrics.operators")
+
+
+_FOR_OPERATORS = [Depends(_operator)]
+
+
+@routes.get("/dead-letters/{name:path}", summary="coordinator dead-letters show", dependencies=_FOR_OPERATORS)
+def show_dead_letters(
+    store: Store,
+    request: Request,
+    name: str,
+    whole: Annotated[bool, Query(description="With each message, in base64.")] = False,
+    after: Annotated[int, Query(ge=0, lt=1 << 63, description="As the header Link has it.")] = 0,
+    limit: Limit = 100,
+) -> Response:
+    with store.asked() as connection:
+        lines = answers.letters(connection, name, after=after, most=limit, whole=whole)
+    entries = [line.pop("entry") for line in lines]
+    page = answer(lines)
+    if len(lines) == limit or (whole and lines):
+        page.headers["Link"] = _link(request, "next", after=entries[-1])
+    return page
+
+
+@routes.get("/users", summary="coordinator user list", dependencies=_FOR_OPERATORS)
+def list_users(store: Store, request: Request, after: After = None, limit: Limit = 100) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_users(connection, after=after, most=limit + 1)
+    return _page(request, lines, limit, lambda line: str(line["name"]))
+
+
+@routes.get("/permissions", summary="coordinator permission list", dependencies=_FOR_OPERATORS)
+def list_permissions(store: Store, verb: str | None = None, name: str | None = None) -> Response:
+    with store.asked() as connection:
+        return answer(answers.all_permissions(connection, verb=verb, name=name))
 
 
 def _read(read: Callable[[str], _Value], text: str) -> _Value:
     try:
         return read(text)
     except answers.Malformed as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+        raise refused(error) from None
 
 
 def _page(
     request: Request, lines: Sequence[answers.Answer], limit: int, key: Callable[[answers.Answer], str]
 ) -> Response:
     """Answer the first ``limit`` of ``lines``; if there are more, the header ``Link`` has the next page (RFC 8288)."""
-    answer = _answer(lines[:limit])
+    page = answer(lines[:limit])
     if len(lines) > limit:
-        query = {**request.query_params, "after": key(lines[limit - 1])}
-        answer.headers["Link"] = f'<{request.url.path}?{urlencode(query)}>; rel="next"'
-    return answer
+        page.headers["Link"] = _link(request, "next", after=key(lines[limit - 1]))
+    return page
 
 
-def _answer(value: Any) -> Response:
+def _link(request: Request, relation: str, **key: object) -> str:
+    """Return a header ``Link``: the same request with another key."""
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name not in key]
+    return f'<{request.url.path}?{urlencode([*kept, *key.items()])}>; rel="{relation}"'
+
+
+def answer(value: Any) -> Response:
+    """Answer with ``value`` as JSON."""
     return Response(json.dumps(value, default=answers.plain), media_type="application/json")

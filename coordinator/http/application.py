@@ -10,11 +10,12 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 
-from coordinator.http import console
+from coordinator.http import acting, console
 from coordinator.http.access import CHALLENGE, Access
-from coordinator.http.api import ROOT, Asking, routes
-from coordinator.http.problems import Problem, Refused
+from coordinator.http.api import Asking, routes
+from coordinator.http.problems import Problem, Refused, invalid
 from coordinator.http.sessions import Sessions
+from coordinator.operations import ROOT
 from coordinator.process.measuring import Measuring
 from coordinator.process.metrics import registry
 from coordinator.version import VERSION
@@ -27,7 +28,7 @@ _EXPECTED = {
 }
 
 
-def application(measuring: Measuring, access: Access, asking: Asking) -> FastAPI:
+def application(measuring: Measuring, access: Access, asking: Asking, acts: acting.Acting) -> FastAPI:
     """Return what answers requests: for metrics with the last poll of ``measuring``, for the API with what the store
     has.
     """
@@ -56,6 +57,7 @@ def application(measuring: Measuring, access: Access, asking: Asking) -> FastAPI
         figures = registry(seen, measuring.workers, disk_low=measuring.disk_low)
         return Response(encode(figures), media_type=kind)
 
+    @app.api_route("/livez", methods=_METHODS, include_in_schema=False)
     @app.api_route("/healthz", methods=_METHODS, include_in_schema=False)
     async def healthz() -> Response:
         return PlainTextResponse("ok\n")
@@ -65,8 +67,9 @@ def application(measuring: Measuring, access: Access, asking: Asking) -> FastAPI
         lines = measuring.wanting()
         return PlainTextResponse("".join(f"{line}\n" for line in lines or ["ok"]), 503 if lines else 200)
 
-    app.state.asking = asking
-    app.include_router(routes, dependencies=[Depends(access.admit)])
+    app.state.asking, app.state.acting = asking, acts
+    for router in (routes, acting.routes):
+        app.include_router(router, dependencies=[Depends(access.admit)])
     app.state.access, app.state.measuring, app.state.sessions = access, measuring, Sessions()
     for pages in (console.entrance, console.pages):
         app.include_router(pages)
@@ -93,8 +96,7 @@ async def _not_here(request: Request, error: Exception) -> Response:
 
 async def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = (f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
-    return Problem(HTTPStatus.BAD_REQUEST, "; ".join(found))
+    return await _refused(_request, invalid(error.errors()))
 
 
 async def _refused(_request: Request, error: Exception) -> Response:

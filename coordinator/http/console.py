@@ -27,7 +27,6 @@ from coordinator.http.sessions import Session, Sessions
 from coordinator.process.measuring import Measuring
 from coordinator.timeline import why_undecided
 from store import health
-from store.audit import Wanted
 
 #: lines of a list on one page
 _MOST = 100
@@ -300,7 +299,7 @@ def show_connection(store: Store, request: Request, id: str) -> Response:
 def audit(store: Store, request: Request, after: Number | None = None) -> Response:
     """Show the latest first: what follows the row of an id is older."""
     with store.asked() as connection:
-        lines = answers.audited(connection, Wanted(before=after), _MOST + 1)[::-1]
+        lines = answers.audited(connection, before=after, most=_MOST + 1)[::-1]
     return _list(request, "audit", lines, lambda line: line["id"])
 
 

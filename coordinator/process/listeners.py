@@ -127,6 +127,8 @@ def _prepare(made: socket.socket, family: socket.AddressFamily) -> None:
 #: the characters of a header's token (RFC 6750, section 2.1), and a length that cannot be guessed
 _SHORTEST_TOKEN = 16
 _TOKEN = re.compile(rb"[A-Za-z0-9\-._~+/]{%d,}=*" % _SHORTEST_TOKEN)
+#: a name of the audit
+_OPERATOR = re.compile(rb"[A-Za-z0-9._@-]{1,64}")
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -139,9 +141,10 @@ def check_metrics(settings: MetricsSettings, places: Sequence[Endpoint]) -> None
     """Check the access to the metrics.
 
     :raises TooOpen: other machines can connect without TLS or a token.
-    :raises FileInvalid: the token cannot be used.
+    :raises FileInvalid: a token cannot be used.
     """
     metrics_token(settings)
+    operators(settings)
     if settings.anonymous == "always" or all(loopback(place.host) for place in places):
         return
     if not settings.has_tls or settings.token is None:
@@ -163,6 +166,26 @@ def metrics_token(settings: MetricsSettings) -> bytes | None:
         raise FileInvalid(
             f"metrics.token: {settings.token}: expected {_SHORTEST_TOKEN} or more letters, digits and -._~+/= in a line"
         )
+    return found
+
+
+def operators(settings: MetricsSettings) -> dict[bytes, str]:
+    """Return the names of those who may act by the API, by their tokens.
+
+    :raises FileInvalid: a line is none of a name and a token, or other users may read the file.
+    """
+    if settings.operators is None:
+        return {}
+    found = {}
+    lines = secret("metrics.operators", settings.operators).splitlines()
+    for number, line in enumerate(lines, 1):
+        name, _, token = line.strip().partition(b" ")
+        if not _OPERATOR.fullmatch(name) or not _TOKEN.fullmatch(token.strip()):
+            raise FileInvalid(
+                f"metrics.operators: {settings.operators}: line {number}: expected NAME TOKEN, the name of"
+                f" letters, digits and ._@-, the token of {_SHORTEST_TOKEN} or more letters, digits and -._~+/="
+            )
+        found[token.strip()] = name.decode()
     return found
 
 

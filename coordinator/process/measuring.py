@@ -14,7 +14,7 @@ import structlog
 
 from coordinator.process import certificates
 from coordinator.process.children import Supervising
-from coordinator.process.listeners import metrics_token
+from coordinator.process.listeners import metrics_token, operators
 from coordinator.process.worker_reports import LONG_SECONDS, Workers
 from coordinator.secret_file import FileInvalid
 from coordinator.settings import Settings
@@ -40,6 +40,8 @@ class Measuring:
         #: the TLS context of new requests; None: without TLS
         self.tls = tls if settings.metrics.has_tls else None
         self.token = metrics_token(settings.metrics)
+        #: the names of those who may act, by their tokens
+        self.operators = operators(settings.metrics)
         #: whether posts are refused as the disk is nearly full, by the supervisor's report
         self.disk_low = False
         self._reader = FigureReader(url)
@@ -82,11 +84,11 @@ class Measuring:
                     self.workers.receive(**each)
 
     def _read_again(self) -> None:
-        """Load the certificates and the token again; if a file cannot be used, the old ones stay."""
+        """Load the certificates and the tokens again; if a file cannot be used, the old ones stay."""
         try:
-            token = metrics_token(self._settings.metrics)
+            token, named = metrics_token(self._settings.metrics), operators(self._settings.metrics)
             self.tls = certificates.load(self._settings.tls) if self._settings.metrics.has_tls else None
-            self.token = token
+            self.token, self.operators = token, named
         except FileInvalid as error:
             _log.error("certificates not read again", reason=str(error))
 

@@ -185,7 +185,7 @@ def test_a_hostile_name_is_told_whole(service: Service, begin_at: BeginAt) -> No
 
 
 def test_paths_and_methods(service: Service) -> None:
-    assert _get(service, "/healthz") == (200, "ok\n")
+    assert _get(service, "/healthz") == _get(service, "/livez") == (200, "ok\n")
     assert _get(service, "/")[0] == 404
     place = urlsplit(_place(service))
     for request in (

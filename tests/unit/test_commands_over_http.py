@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 
 import pytest
 import typer.main
 from fastapi.routing import APIRoute
 
 from coordinator.__main__ import app
+from coordinator.http.acting import routes as acts
 from coordinator.http.api import routes
+from coordinator.operations import READS, ROOT, Operation
 
 pytestmark = pytest.mark.rule("S11")
 
-_CHANGES = "it changes the store: the API has no login yet, and the audit no name for who asks"
-_USERS = "it lists who may do what: the API has no login yet"
 _RUNS = "it runs as long as it takes, as a program of its own"
 _FILES = "it works on files of this machine"
-_NOT_YET = "the API does not have it yet"
 
 _NOT_OVER_HTTP = {
     "serve": "it is what answers",
@@ -26,36 +26,18 @@ _NOT_OVER_HTTP = {
     "sql": "it is a terminal on the database",
     "reconcile": _RUNS,
     "watch": _RUNS,
-    "repair": _CHANGES,
-    "address add": _CHANGES,
-    "address set": _CHANGES,
-    "address purge": _CHANGES,
-    "address remove": _CHANGES,
-    "group set": _CHANGES,
-    "group seek": _CHANGES,
-    "transaction resolve": _CHANGES,
-    "transaction resume": _CHANGES,
-    "connection list": _NOT_YET,
-    "connection show": _NOT_YET,
-    "connection close": _CHANGES,
-    "dead-letters replay": _CHANGES,
-    "dead-letters show": _NOT_YET,
-    "dead-letters export": _NOT_YET,
-    "findings list": _NOT_YET,
-    "findings show": _NOT_YET,
-    "permission grant": _CHANGES,
-    "permission revoke": _CHANGES,
-    "permission list": _USERS,
-    "role grant": _CHANGES,
-    "user add": _CHANGES,
-    "user set": _CHANGES,
-    "user remove": _CHANGES,
-    "user list": _USERS,
+    "repair": _RUNS,
+    "dead-letters export": "dead-letters show has the messages, with whole=true, page by page",
+    "role grant": "it is for the owner of the store, who is not the service",
+    "user add": "it reads a password from a terminal or a file, as user set --password does",
     "archive on": _FILES,
     "archive off": _FILES,
     "archive write": _FILES,
     "archive restore": _FILES,
 }
+
+#: arguments of functions that no request gives
+_OF_THE_STORE = {"connection", "found", "least_bytes", "root"}
 
 
 def _commands(of: object, name: str = "") -> Iterator[str]:
@@ -69,9 +51,24 @@ def _commands(of: object, name: str = "") -> Iterator[str]:
 
 def test_each_command_is_there_or_the_table_says_why() -> None:
     answered = {
-        str(route.summary).removeprefix("coordinator ").partition(" --")[0]
-        for route in routes.routes
+        str(route.summary).removeprefix("coordinator ").partition(" --")[0].partition(",")[0]
+        for route in (*routes.routes, *acts.routes)
         if isinstance(route, APIRoute)
     }
     assert not answered & _NOT_OVER_HTTP.keys()
     assert answered | _NOT_OVER_HTTP.keys() == set(_commands(typer.main.get_command(app)))
+
+
+def _names(route: APIRoute) -> set[str]:
+    """Its arguments, as a request gives them."""
+    return {each.name for each in (*route.dependant.path_params, *route.dependant.query_params)}
+
+
+@pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.path)
+def test_a_command_from_elsewhere_finds_what_it_asks_for(operation: Operation) -> None:
+    """``coordinator --url`` takes path and arguments from the table, and the API declares its own."""
+    (route,) = [each for each in routes.routes if isinstance(each, APIRoute) and each.path == ROOT + operation.path]
+    assert route.summary == f"coordinator {operation.command}"
+    takes = {"limit" if name == "most" else name for name in signature(operation.run).parameters}
+    assert _names(route) <= takes | {"limit"}
+    assert takes - _OF_THE_STORE <= _names(route)

@@ -1,4 +1,4 @@
-"""Read the beginning of a stored message, up to all sections that a command needs."""
+"""Read the beginning of a stored message, up to all sections that an operator is told of."""
 
 from __future__ import annotations
 

@@ -1,0 +1,269 @@
+"""Acts are what operators change in the store, the same by commands and by HTTP. Each returns what it has done, as
+values that :func:`coordinator.answers.plain` makes JSON of, and is noted in the audit, as done by the actor of its
+connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from coordinator.address.addresses import (
+    UNANSWERED,
+    AddressInvalid,
+    check_name,
+    dead_letter_name,
+    shown,
+)
+from coordinator.address.dead_letters import read_story
+from coordinator.address.enqueue import terms_again, terms_of
+from coordinator.answers import (
+    Answer,
+    Malformed,
+    Unknown,
+    box_of,
+    connection_id_of,
+    group_of,
+    head_of,
+    txn_id_of,
+)
+from coordinator.heads import whole_head
+from coordinator.version import VERSION
+from store import connections, dead_letters, reasons, seeks, undecided
+from store import purge as purging
+from store.codec.encoding import DecodeError
+from store.codec.message import examine_head
+from store.ids import moment_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from store.commit.terms import DeliveryTerms
+    from store.dead_letters import Goal, Stored
+    from store.seeks import Group, Head
+
+#: letters that a request names
+_MOST_NAMED = 1000
+#: digits of an id of a message
+_LONGEST_ID = 19
+
+
+def resolve(connection: Connection, *, txn_id: str, decision: Literal["commit", "rollback"], reason: str) -> Answer:
+    """Decide an undecided transaction; the first decision wins. Returns its outcome.
+
+    :raises Malformed: ``txn_id`` or ``reason`` is none.
+    :raises AlreadyDecided: another decision was first; it stands.
+    :raises NotUndecided: no such transaction is known.
+    :raises CannotCommit: its client alone can commit it.
+    :raises Locked: another decides it now.
+    """
+    wanted = txn_id_of(txn_id)
+    if reason in reasons.WORDS or reason.startswith(f"{reasons.ROLLBACK_ONLY}: "):
+        words, its = ", ".join(reasons.WORDS), "a word of the service's own for why a transaction is decided"
+        raise Malformed(f"{reason} is {its}; these are {words}", "reason")
+    return asdict((undecided.commit if decision == "commit" else undecided.roll_back)(connection, wanted, reason))
+
+
+def resume(connection: Connection, *, txn_id: str) -> Answer:
+    """Ask checkers about an undecided transaction again, from the first check on. ``due``: now; else once its client
+    has left it, or its time is over.
+
+    :raises Malformed: ``txn_id`` is none.
+    :raises CannotCheck: it is a plain transaction.
+    :raises AlreadyDecided: with the decision.
+    :raises NotUndecided: no such transaction is known.
+    :raises Locked: another decides it now.
+    """
+    wanted = txn_id_of(txn_id)
+    return {"txn_id": wanted, "due": undecided.resume(connection, wanted)}
+
+
+def close(connection: Connection, *, connection_id: str, reason: str | None = None) -> Answer:
+    """Close a connection of a client, which is told the reason, and wait until it is closed.
+
+    :raises Malformed: ``connection_id`` is none.
+    :raises NoSuchConnection: there is none.
+    :raises ClosedAlready: it has ended.
+    :raises NotClosed: its instance has not closed it in time; the request stays.
+    """
+    wanted = connection_id_of(connection_id)
+    connections.ask_to_close(connection, wanted, reason)
+    connections.wait_until_closed(connection, wanted)
+    return {"connection": str(wanted), "closed": True}
+
+
+def purge(connection: Connection, *, name: str, seconds: float | None = None) -> Answer:
+    """Throw away the messages that wait at an address, in all its groups; those that consumers hold stay.
+
+    ``seconds``: no piece begins later; None: no limit. ``finished``: else the same act goes on.
+
+    :raises Unknown: there is no such address.
+    """
+    done = purging.purge(connection, name, seconds=seconds)
+    if done is None:
+        raise Unknown(f"there is no address {shown(name)}")
+    return asdict(done)
+
+
+# Dead letters are posted anew.
+
+
+def replay(
+    connection: Connection,
+    *,
+    name: str,
+    ids: Annotated[list[int] | None, Field(max_length=_MOST_NAMED)] = None,
+    all: bool = False,
+    to: str | None = None,
+    after: Annotated[int, Field(ge=0, lt=1 << 63)] = 0,
+    until: Annotated[int | None, Field(ge=0, lt=1 << 63)] = None,
+    seconds: float | None = None,
+) -> Answer:
+    """Post dead letters anew: those of ``ids``, or all that are there now; to the group that they came from, or to all
+    groups of the address ``to``.
+
+    ``seconds``: no piece begins later; None: no limit. Returns the ``ids`` of those replayed, those ``left`` with the
+    reason of each, and ``next``: None, or the ``after`` and ``until`` with which the same act goes on.
+
+    :raises Malformed: it is not said which, or ``to`` is no address.
+    :raises Unknown: there are no dead letters of that name.
+    """
+    if bool(ids) == all:
+        raise Malformed("give letters by ID, or --all")
+    try:
+        if to is not None:
+            check_name(to)
+    except AddressInvalid as error:
+        raise Malformed(str(error), "to") from None
+    group, box = box_of(connection, name)
+    goals = _Goals(connection, box, to)
+    return asdict(
+        dead_letters.replay(connection, group, ids or None, goals.decide, after=after, until=until, seconds=seconds)
+    )
+
+
+class _Goals:
+    """Finds where letters go; it looks each origin up once."""
+
+    def __init__(self, connection: Connection, box: str, to: str | None) -> None:
+        self._connection = connection
+        self._box = box
+        self._to = to
+        self._known: dict[str, Goal | str] = {}
+
+    def decide(self, stored: Stored) -> tuple[Goal, DeliveryTerms] | str:
+        if self._to is None and self._box == UNANSWERED:
+            return "its transaction was rolled back, as no checker has answered; give --to ADDRESS"
+        head = head_of(self._connection, stored)
+        name = self._to or read_story(head).original_address
+        if name is None:
+            return "it does not say where it came from; give --to ADDRESS"
+        goal = self._known.get(name)
+        if goal is None:
+            goal = self._known[name] = self._find(name)
+        if isinstance(goal, str):
+            return goal
+        try:
+            return goal, terms_of(examine_head(head), fifo=goal.fifo)
+        except DecodeError as error:
+            return f"it cannot be read: {error}"
+
+    def _find(self, name: str) -> Goal | str:
+        group = None
+        names = dead_letters.group_names(self._connection, name)
+        if self._to is None:
+            groups = [each for each in names if dead_letter_name(each or name) == self._box]
+            if len(groups) > 1:  # the queue itself, and a group of its name
+                return f"two groups of the address {shown(name)} have these dead letters; give --to ADDRESS"
+            group = groups[0] if groups else None
+            if names and group is None:
+                return f"the address {shown(name)} has no such group any more; give --to ADDRESS"
+        elif not names:
+            return f"there is no address {shown(name)} with a consumer group"
+        found = dead_letters.goal(self._connection, name, group)
+        return found or f"there is no address {shown(name)}; give --to ADDRESS"
+
+
+# A consumer group is moved to another place.
+
+
+def seek(
+    connection: Connection,
+    *,
+    name: str,
+    to: str | None = None,
+    back_to: str | None = None,
+    forth_to: str | None = None,
+    kept: timedelta,
+) -> list[Answer]:
+    """Move a consumer group back or forth, while its consumers run: one of the three says where to, a time with its
+    zone or the id of a message. ``kept``: the setting retention.hours.
+
+    Interrupted, it goes on when it is asked for again. Returns what was done, one way or both.
+
+    :raises Malformed: it is not said where to, or that is no place.
+    :raises Unknown: there is no such group or message, or messages of that time are not kept any more.
+    :raises Contended: another seek of the group is under way.
+    """
+    places_given = (("to", to), ("back_to", back_to), ("forth_to", forth_to))
+    given = [(option, place) for option, place in places_given if place is not None]
+    if len(given) != 1:
+        raise Malformed("give one of --to, --back-to and --forth-to")
+    ((option, place),) = given
+    moved = seeks.group(connection, group_of(connection, name)[1])
+    to_id = _place(connection, moved, place, option=option)
+    if option != "forth_to":
+        _check_kept(connection, moved, to_id, kept, option=option)
+    done = []
+    # One that was interrupted on its way back has skipped what waited.
+    if option == "forth_to" or (option == "to" and not seeks.interrupted(connection, moved, to_id)):
+        done.append(seeks.move_forth(connection, moved, to_id, version=VERSION))
+    if option != "forth_to":
+        done.append(seeks.move_back(connection, moved, to_id, _again(connection, moved), version=VERSION))
+    return [{column: getattr(each, column) for column in ("back", "to_id", "moved", "expired")} for each in done]
+
+
+def _again(connection: Connection, group: Group) -> Callable[[Head], DeliveryTerms]:
+    """Return what has the terms on which messages come again."""
+
+    def terms(found: Head) -> DeliveryTerms:
+        head = whole_head(connection, found.half_id, found.head, found.size)
+        return terms_again(head, fifo=group.fifo, posted_at=found.posted_at)
+
+    return terms
+
+
+def _place(connection: Connection, group: Group, text: str, *, option: str) -> int:
+    """Return the id from which on messages count."""
+    if text.isascii() and text.isdigit():
+        number = int(text) if len(text) <= _LONGEST_ID else 0
+        if not 0 < number < 1 << 63 or not seeks.has_message(connection, group, number):
+            raise Unknown(f"the store has no message {shown(text)} of this address", option)
+        return number
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        expected = "a time such as 2026-11-22T12:00:00Z, or the id of a message"
+        raise Malformed(f"expected {expected}, not {shown(text)}", option) from None
+    if moment.tzinfo is None:
+        said = f"{shown(text)} has no zone; write {moment.isoformat()}Z for UTC, or the offset"
+        raise Malformed(said, option)
+    if moment > (now := seeks.now(connection)):
+        raise Malformed(f"{shown(text)} is in the future; it is {_as_utc(now)} now", option)
+    return seeks.first_id(moment)
+
+
+def _check_kept(connection: Connection, group: Group, to_id: int, kept: timedelta, *, option: str) -> None:
+    oldest = seeks.oldest(connection, group, kept)
+    if oldest is not None and moment_of(to_id) < oldest:
+        since = f"messages are kept since {_as_utc(oldest)}"
+        raise Unknown(f"{since}; the group can be moved back to that time at most", option)
+
+
+def _as_utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -408,6 +408,22 @@ def audited(
     return [asdict(line) for line in audit.read(connection, wanted, most)]
 
 
+def links_of(connection: Connection, address: str, most: int) -> list[Answer]:
+    """Return the links of open connections to an address and its groups, each with its ``connection``."""
+    return [{"connection": of, **link._asdict()} for of, link in connections.links_of(connection, address, most)]
+
+
+def letter(connection: Connection, half_id: int) -> Answer:
+    """Return what a message says as a dead letter; None for each that it does not say.
+
+    :raises Unknown: the store has no such message.
+    """
+    head = dead_letters.head(connection, half_id)
+    if head is None:
+        raise Unknown(f"the store has no message {half_id}")
+    return {"id": half_id, "since": moment_of(half_id), **read_story(head)._asdict()}
+
+
 def checked(found: Health, *, fewest_free: int, least_bytes: int) -> Answer:
     """Return the state of the store, and under ``wrong`` a sentence for each thing that needs an operator."""
     return {**asdict(found), "wrong": health.wrong(found, fewest_free=fewest_free, least_bytes=least_bytes)}

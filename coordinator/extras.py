@@ -17,7 +17,6 @@ MODULES: Final[Mapping[str, Sequence[str]]] = {
         "pyarrow",
         "adbc_driver_postgresql",
         "adbc_driver_manager",
-        "jinja2",
         "plotly",
         "jiter",
     ),

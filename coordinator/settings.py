@@ -371,16 +371,16 @@ class MetricsSettings(_Section):
     listen: Annotated[
         str | None,
         Field(
-            description="where `/metrics`, `/healthz`, `/readyz` and `/api/v1` are answered: `http://127.0.0.1:9672`, "
-            "or `https://host:port` by the certificate of `tls`; none: nowhere. In plain text `/api/v1` is answered at "
-            "addresses alone that only this machine can connect to"
+            description="where `/metrics`, `/healthz`, `/readyz`, `/api/v1` and `/console` are answered: "
+            "`http://127.0.0.1:9672`, or `https://host:port` by the certificate of `tls`; none: nowhere. In plain text "
+            "`/api/v1` and `/console` are answered at addresses alone that only this machine can connect to"
         ),
     ] = None
     token: Annotated[
         Path | None,
         Field(
-            description="file with what those who ask for `/metrics` and `/api/v1` must show (`Authorization: Bearer "
-            "...`), which not all users may read; none: nothing"
+            description="file with what those who ask for `/metrics`, `/api/v1` (`Authorization: Bearer ...`) and "
+            "`/console` must show, which not all users may read; none: nothing"
         ),
     ] = None
     operators: Annotated[

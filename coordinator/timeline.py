@@ -309,35 +309,34 @@ def _add_retired(connection: Connection, line: Timeline, txn_id: UUID, decided: 
 
 
 def _add_undecided(line: Timeline, txn_id: UUID, row: dict[str, Any]) -> None:
-    if row["producer_group"] is None:
-        line.events.append(
-            Event(
-                line.now,
-                "now undecided",
-                detail=f"{row['posted']} posted, {row['retired']} retired, in the memory of instance "
-                f"{row['instance_id']}; rolls back at {as_utc(row['timeout_at'])} unless it is discharged before",
-                txn_id=txn_id,
-                instance_id=row["instance_id"],
-            )
-        )
-        return
     checks, most, due = row["checks"], row["most_checks"], row["next_check_at"]
-    if checks and due is not None:
+    if row["producer_group"] is not None and checks and due is not None:
         last = due - timedelta(milliseconds=row["check_interval_ms"])
         line.events.append(Event(last, "checked", detail=f"check {checks} of {most}, sent to a checker", txn_id=txn_id))
+    told = (txn_id, None, row["instance_id"])
+    line.events.append(Event(line.now, "now undecided", None, None, why_undecided(txn_id, row, line.now), *told))
+
+
+def why_undecided(txn_id: UUID, row: Mapping[str, Any], now: datetime) -> str:
+    """Return what an undecided transaction waits for. ``row``: of the table ``txn``, or as a list of them has it."""
+    if row["producer_group"] is None:
+        return (
+            f"{row['posted']} posted, {row['retired']} retired, in the memory of instance {row['instance_id']}; "
+            f"rolls back at {as_utc(row['timeout_at'])} unless it is discharged before"
+        )
+    checks, most, due = row["checks"], row["most_checks"], row["next_check_at"]
     if due is None:
         waits = f"its client has it, until {as_utc(row['timeout_at'])}; no check before"
     elif checks >= most:
         waits = (
             f"no answer to {checks} of {most} checks; rolls back at {as_utc(due)}, or is checked anew by: coordinator "
+            f"transaction resume {txn_id}"
         )
-        waits += f"transaction resume {txn_id}"
-    elif due <= line.now:
+    elif due <= now:
         waits = f"{checks} of {most} checks sent; the next waits since {as_utc(due)} for a checker with credit"
     else:
         waits = f"{checks} of {most} checks sent; the next at {as_utc(due)}"
-    detail = f"producer group {row['producer_group']}: {waits}"
-    line.events.append(Event(line.now, "now undecided", detail=detail, txn_id=txn_id, instance_id=row["instance_id"]))
+    return f"producer group {row['producer_group']}: {waits}"
 
 
 def _add_held(connection: Connection, line: Timeline, txn_id: UUID, most: int) -> None:

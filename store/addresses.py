@@ -11,8 +11,9 @@ from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, selec
 from store import audit, channels
 from store.audit import Action
 from store.errors import boundary
+from store.ids import moment_of
 from store.seeks import Seek, all_seeks
-from store.tables import address, consumer_group
+from store.tables import address, consumer_group, entry
 from store.views import addresses as addresses_view
 from store.views import groups as groups_view
 from store.views import pending_half
@@ -59,6 +60,8 @@ class Group:
     volatile: bool
     created_at: datetime
     counts: Counts
+    #: when the first message in its line was posted; None: it has none
+    oldest_at: datetime | None
     #: its policies, its own or those of the address
     on_expiry: str
     max_attempts: int
@@ -224,7 +227,9 @@ def all_groups(
 
 def _groups(connection: Connection, wanted: ColumnElement[bool], most: int | None = None) -> tuple[Group, ...]:
     order = groups_view.c.address, groups_view.c.consumer_group
-    rows = connection.execute(select(groups_view).where(wanted).order_by(*order).limit(most)).all()
+    entries = select(entry.c.half_id).where(entry.c.group_id == groups_view.c.group_id)
+    first = entries.order_by(entry.c.id).limit(1).scalar_subquery().label("first")
+    rows = connection.execute(select(groups_view, first).where(wanted).order_by(*order).limit(most)).all()
     moved = all_seeks(connection)
     return tuple(
         Group(
@@ -233,6 +238,7 @@ def _groups(connection: Connection, wanted: ColumnElement[bool], most: int | Non
             volatile=row.volatile,
             created_at=row.created_at,
             counts=_counts(row),
+            oldest_at=None if row.first is None else moment_of(row.first),
             on_expiry=row.on_expiry,
             max_attempts=row.max_attempts,
             retry=row.retry,

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, func, select, text, tuple_, update
 
 from store import audit, channels
 from store.audit import Action
 from store.errors import Conflict, boundary
 from store.questions.connections import LinkLine
 from store.recovery import LIVE
+from store.tables import SCHEMA, instance
 from store.tables import connection as client_connection
-from store.tables import instance
 
 #: Seconds in which an instance closes a connection, unless its database or its machine is slow.
 CLOSE_SECONDS = 10.0
@@ -138,6 +138,20 @@ def one(connection: Connection, wanted: ConnectionId) -> tuple[ConnectionLine, l
             raise _why_none(connection, wanted)
         connection.rollback()
     return _line(row), [LinkLine(**each) for each in row.link_list]
+
+
+def links_of(connection: Connection, address: str, most: int) -> list[tuple[str, LinkLine]]:
+    """Return the links of open connections to an address, or to a group of it, at most ``most``: the text of each one's
+    connection, and the link. Of a connection the first hundred links are known. Reads the whole list of connections.
+    """
+    links = text(
+        f"select connection, name, role, address, credit, unsettled, deliveries from {SCHEMA}.links"
+        " where address = :address or starts_with(address, :groups) order by role, connection, name limit :most"
+    )
+    with boundary():
+        rows = connection.execute(links, {"address": address, "groups": f"{address}::", "most": most}).all()
+        connection.rollback()
+    return [(row[0], LinkLine(*row[1:])) for row in rows]
 
 
 def ask_to_close(connection: Connection, wanted: ConnectionId, reason: str | None) -> None:

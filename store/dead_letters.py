@@ -173,6 +173,14 @@ def message(connection: Connection, half_id: int, most: int = 1 << 30) -> bytes:
         return bytes(connection.execute(select(beginning).where(half.c.id == half_id)).scalar_one())
 
 
+def head(connection: Connection, half_id: int) -> bytes | None:
+    """Return the beginning of a message; None: the store does not have it."""
+    beginning = func.substr(half.c.message, 1, HEAD_OCTETS)
+    with boundary():
+        found = connection.scalar(select(beginning).where(half.c.id == half_id))
+    return None if found is None else bytes(found)
+
+
 def goal(connection: Connection, name: str, group_name: str | None) -> Goal | None:
     """Find where a letter is replayed to; None if there is no such address, or no such group of it.
 

@@ -212,10 +212,10 @@ async def _operator(request: Request) -> None:
         raise Refused(HTTPStatus.FORBIDDEN, "metrics.token is not for this, expected a token of metrics.operators")
 
 
-_FOR_OPERATORS = [Depends(_operator)]
+FOR_OPERATORS = [Depends(_operator)]
 
 
-@routes.get("/dead-letters/{name:path}", summary="coordinator dead-letters show", dependencies=_FOR_OPERATORS)
+@routes.get("/dead-letters/{name:path}", summary="coordinator dead-letters show", dependencies=FOR_OPERATORS)
 def show_dead_letters(
     store: Store,
     request: Request,
@@ -233,14 +233,14 @@ def show_dead_letters(
     return page
 
 
-@routes.get("/users", summary="coordinator user list", dependencies=_FOR_OPERATORS)
+@routes.get("/users", summary="coordinator user list", dependencies=FOR_OPERATORS)
 def list_users(store: Store, request: Request, after: After = None, limit: Limit = 100) -> Response:
     with store.asked() as connection:
         lines = answers.all_users(connection, after=after, most=limit + 1)
     return _page(request, lines, limit, lambda line: str(line["name"]))
 
 
-@routes.get("/permissions", summary="coordinator permission list", dependencies=_FOR_OPERATORS)
+@routes.get("/permissions", summary="coordinator permission list", dependencies=FOR_OPERATORS)
 def list_permissions(store: Store, verb: str | None = None, name: str | None = None) -> Response:
     with store.asked() as connection:
         return answer(answers.all_permissions(connection, verb=verb, name=name))

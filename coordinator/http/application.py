@@ -1,4 +1,4 @@
-"""The application has the paths that are answered by HTTP: metrics and health (H19), and the API."""
+"""The application has the paths that are answered by HTTP: metrics and health (H19), the API and the console."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
 
-from coordinator.http import acting
+from coordinator.http import acting, console
 from coordinator.http.access import CHALLENGE, Access
 from coordinator.http.api import Asking, routes
 from coordinator.http.problems import Problem, Refused, invalid
+from coordinator.http.sessions import Sessions
 from coordinator.operations import ROOT
 from coordinator.process.measuring import Measuring
 from coordinator.process.metrics import registry
@@ -21,7 +22,7 @@ from coordinator.version import VERSION
 
 _METHODS = ["GET", "HEAD"]
 _EXPECTED = {
-    HTTPStatus.NOT_FOUND: f"/metrics, /healthz, /readyz or {ROOT}/openapi.json",
+    HTTPStatus.NOT_FOUND: f"/metrics, /healthz, /readyz, /console or {ROOT}/openapi.json",
     HTTPStatus.METHOD_NOT_ALLOWED: "GET or HEAD",
     HTTPStatus.HTTP_VERSION_NOT_SUPPORTED: "HTTP/1.0 or HTTP/1.1",
 }
@@ -69,6 +70,9 @@ def application(measuring: Measuring, access: Access, asking: Asking, acts: acti
     app.state.asking, app.state.acting = asking, acts
     for router in (routes, acting.routes):
         app.include_router(router, dependencies=[Depends(access.admit)])
+    app.state.access, app.state.measuring, app.state.sessions = access, measuring, Sessions()
+    for pages in (console.entrance, console.pages):
+        app.include_router(pages)
     return app
 
 

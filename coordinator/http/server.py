@@ -24,11 +24,16 @@ _LONGEST_REQUEST_SECONDS = 10.0
 #: The pause after an accept for which the system has no descriptor left.
 _ACCEPT_PAUSE_SECONDS = 1.0
 
-#: A browser must not run, embed or keep an answer (S11). A connection has one request.
+#: What a browser may do with an answer (S11): pages of the console load their style and their script, and send forms.
+_POLICY = (
+    *("default-src 'none'", "style-src 'self'", "script-src 'self'", "form-action 'self'"),
+    *("base-uri 'none'", "frame-ancestors 'none'"),
+)
+#: A browser must not embed or keep an answer, nor run or show it as what it is not. A connection has one request.
 _HEADERS = [
     ("Server", "coordinator"),
     ("Connection", "close"),
-    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("Content-Security-Policy", "; ".join(_POLICY)),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
     ("Cache-Control", "no-store"),

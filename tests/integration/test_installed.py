@@ -244,7 +244,13 @@ def test_the_source_distribution_is_whole(dist: Path, python: Path) -> None:
         subprocess.run(build, env={**os.environ, "UV_NO_CONFIG": "1"}, check=True)
         (wheel,) = Path(folder).glob("*.whl")
         names = _names(wheel)
-    assert {"store/alembic/env.py", "store/sql/views.sql", "spark/report.html.j2", "spark/launch/bin/java"} <= names
+    assert {
+        "store/alembic/env.py",
+        "store/sql/views.sql",
+        "spark/report.html.j2",
+        "coordinator/http/templates/console.css",
+        "spark/launch/bin/java",
+    } <= names
     others = list(dist.glob("amqp_transaction_coordinator-*.whl"))
     assert others
     for other in others:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, and_, case, delete, func, insert, select, text, update
 
 from store.commit import terms
+from store.ids import moment_of
 from store.recovery import held
 from store.tables import DROPPING, consumer_group, entry, group_read, op, removed_address
 from tests.fix_command import Command
@@ -183,11 +184,13 @@ def test_the_undecided_are_read(database: Connection, rows: Rows) -> None:
 
 def test_groups_by_command(command: Command, database_url: str, rows: Rows) -> None:
     billing, news = rows.queue("orders", group="billing"), rows.queue("news")
-    rows.entry(billing, failed="rejected")
+    first = rows.entry(billing, failed="rejected")
     rows.entry(billing, lease=4)
-    rows.entry(news)
+    only = rows.entry(news)
     done = command("group", "list", "--json", "--database-url", database_url)
     assert done.returncode == 0, done.stderr
+    oldest = [datetime.fromisoformat(line["oldest_at"]) for line in _json(done)]
+    assert oldest == [moment_of(only), moment_of(first)]
     shown = [tuple(line[name] for name in ("address", "group", "ready", "inflight", "failed")) for line in _json(done)]
     assert shown == [("news", "", 1, 0, 0), ("orders", "billing", 0, 1, 1)]
     done = command("group", "list", "news", "--database-url", database_url)
@@ -210,7 +213,7 @@ def test_an_address_shows_what_is_undecided(command: Command, database_url: str,
     assert (listed["pending"], shown["pending"]) == (1, 1)
     counts = {"failed", "inflight", "ready", "scheduled"}
     policies = {"max_attempts", "on_expiry", "own_policies", "retry"}
-    shows = {"name", "volatile", "created_at", "seek"} | counts | policies
+    shows = {"name", "volatile", "created_at", "oldest_at", "seek"} | counts | policies
     assert [group.keys() for group in shown["groups"]] == [shows]
 
 

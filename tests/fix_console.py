@@ -1,0 +1,177 @@
+"""An operator at the console: logs in, reads pages, and follows all their links; and a store that has some of all that
+they show.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from html import unescape
+from html.parser import HTMLParser
+from http.client import HTTPMessage
+from http.cookiejar import CookieJar
+from ssl import SSLContext
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from coordinator.printable import printable
+from tests.acceptance import api
+from tests.fix_service import PATIENCE, Service
+from tests.wire.frames import Accepted, Error, Rejected
+from tests.wire.messages import Properties, data
+from tests.wire.peer import Peer
+from tests.wire.queues import dead_letters
+from tests.wire.types import Symbol
+
+#: of an operator
+TOKEN = api.OPERATOR
+#: connections are listed at once
+BRIEF: dict[str, object] = {"coordinator.connection_list.SCAN_SECONDS": 0.1}
+
+#: What has no end tag.
+_VOID = ("meta", "link", "input")
+
+
+@pytest.fixture(scope="session")
+def token_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of a service with the console, on a port of its own."""
+    return api.settings(tmp_path_factory.mktemp("console"))
+
+
+class Page(HTMLParser):
+    """An answer, and what its HTML is made of."""
+
+    def __init__(self, path: str, status: int, headers: HTTPMessage, html: str) -> None:
+        super().__init__()
+        self.path, self.status, self.headers, self.html = path, status, headers, html
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        #: each with the element that it is in
+        self.texts: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == [], f"{path}: not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"{self.path}: {tag}"
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self._open[-1] if self._open else "", data))
+
+    def all_of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def text(self, tag: str | None = None) -> str:
+        """Of all elements, or of these."""
+        return " ".join(text for name, text in self.texts if tag in (None, name))
+
+    @property
+    def links(self) -> list[str]:
+        """Paths of other pages, with their queries."""
+        return [path for each in self.all_of("a") if not (path := each["href"] or "").startswith("#")]
+
+    @property
+    def following(self) -> str | None:
+        """The path of the next page of a list."""
+        return next((each["href"] for each in self.all_of("a") if each.get("rel") == "next"), None)
+
+
+class Operator:
+    """With a browser of their own: ``ask`` follows redirects, and keeps cookies."""
+
+    def __init__(self, service: Service, tls: SSLContext | None = None) -> None:
+        (line,) = (line for line in service.log_lines() if line.get("event") == "metrics")
+        self.place: str = line["listen"][0]
+        self.cookies = CookieJar()
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPCookieProcessor(self.cookies)]
+        if tls is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=tls))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def ask(self, path: str, form: dict[str, str] | None = None, **headers: str) -> Page:
+        body = None if form is None else urlencode(form).encode()
+        request = urllib.request.Request(f"{self.place}{path}", body, headers)
+        try:
+            answer = self._opener.open(request, timeout=PATIENCE)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            place = urlsplit(answer.url)
+            asked = place.path + (f"?{place.query}" if place.query else "")
+            return Page(asked, answer.status, answer.headers, answer.read().decode())
+
+    def log_in(self, to: str = "/console", token: str = TOKEN) -> Page:
+        return self.ask("/console/login", {"token": token, "to": to})
+
+    def crawl(self) -> dict[str, Page]:
+        """Follow all links; each page by its path. All must be there."""
+        first = self.log_in()
+        found, left = {first.path: first}, list(first.links)
+        while left:
+            path = left.pop()
+            if path not in found:
+                page = found[path] = self.ask(path)
+                assert page.status == 200, (path, page.html)
+                left += page.links
+        return found
+
+
+def kinds(pages: dict[str, Page]) -> set[str]:
+    """The paths, without what the query says of which."""
+    return {urlsplit(path).path.removeprefix("/console").removeprefix("/") for path in pages}
+
+
+def of_query(path: str, name: str) -> str:
+    return parse_qs(urlsplit(path).query)[name][0]
+
+
+def fill(service: Service, *values: str) -> ExitStack:
+    """Have a client for each value, which uses it as the name of all that it names; they stay until the stack is
+    closed. Of each there are a connection, an undecided transaction, a dead letter; and rows of the audit.
+    """
+    stack = ExitStack()
+    for value in values:
+        peer = Peer(service.port)
+        stack.callback(peer.close_socket)
+        name = value.replace("\0", "")
+        peer.open(container_id=name, properties={Symbol("product"): value})
+        session = peer.begin()
+        message = Properties(message_id=value, subject=value, group_id=value).encoded() + data(b"x")
+        sender, of_its_name = session.sender("orders"), session.sender(value, name=name)
+        if of_its_name.answer.target is not None:
+            assert of_its_name.outcome(message) == Accepted()
+        assert sender.outcome(message) == Accepted()
+        error = Error(condition=Symbol("test:refused"), description=value)
+        session.receiver("orders", credit=1).take().disposition(Rejected(error=error))
+        dead_letters(session, "orders").detach()
+        control = session.control(properties={Symbol("coordinator:producer-group"): printable(name)[:200]})
+        session.sender("orders").outcome(message, txn=control.declare())
+        service.cli("address", "set", "orders", "--max-attempts", "3")
+    return stack
+
+
+def until_listed(operator: Operator, count: int) -> None:
+    """Wait until so many connections are in the list."""
+    deadline = time.monotonic() + PATIENCE
+    while operator.ask("/console/connections").html.count("/console/connection?id=") < count:
+        assert time.monotonic() < deadline, "the connections are not listed"
+
+
+def rows(operator: Operator, path: str) -> Iterator[list[str]]:
+    """The first link of each row, page by page."""
+    following: str | None = path
+    while following is not None:
+        page = operator.ask(following)
+        assert page.status == 200, page.html
+        yield [unescape(each) for each in re.findall(r'<tr>\s*<td><a href="([^"]*)"', page.html)]
+        following = page.following

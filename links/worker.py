@@ -53,8 +53,8 @@ _NONE_LEFT = Refusal(
 )
 _CUT_OFF = Refusal(
     Condition.CONNECTION_FORCED,
-    f"this machine of the service has not reached its database for {STALE_SECONDS:g} s: connect to another machine of "
-    "the service, or again later; what was asked and not answered may have been done (the service's log says more)",
+    f"this machine of the service has had no answer of its database for {STALE_SECONDS:g} s: connect to another machine "
+    "of the service, or again later; what was asked and not answered may have been done (the service's log says more)",
 )
 
 
@@ -77,7 +77,7 @@ class Starving:
             log.info("the database can be used again: clients are served")
             return
         told = [each for each in self._reactor.connections if each.opened and not each.closing]
-        why = "has no connection left" if refusal is _NONE_LEFT else "is not reached"
+        why = "has no connection left" if refusal is _NONE_LEFT else "does not answer"
         log.error(f"the database {why}: clients are refused", clients=len(told))
         for connection in told:
             connection.force_close(CloseReason.NO_DATABASE_CONNECTION, refusal.condition, refusal.description)

@@ -19,7 +19,7 @@ from store.embedded.programs import OLDEST_MAJOR
 from store.embedded.running import runs_here
 from store.errors import ONLY_READS, Locked, StoreError, StoreUnavailable, boundary, from_sqlstate
 from store.heartbeat import CLOCK_SECONDS
-from store.locks import HeldUp, held_up
+from store.locks import HeldUp, held_up, standby_waited_for
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import BEATING, READ_ONLY
 from store.tables import SCHEMA, consumer_group, entry, heartbeat, instance, retention, txn
@@ -82,6 +82,8 @@ class Health:
     commit_waits_seconds: float | None
     #: the sessions that hold it up, by process and application
     held_up_by: str | None
+    #: the synchronous standby that commits of the service wait for, and which are connected; None: none waits for long
+    standby_waited_for: str | None
     #: the error with which the database refuses it at each attempt, as where its disk is full
     commit_refused_with: str | None
     #: from which day on all messages, and all decisions, are there; None: none was ever dropped
@@ -154,6 +156,7 @@ def _health(connection: Connection, waits: HeldUp) -> Health:
         ids_used_percent=used.percent if used else None,
         commit_waits_seconds=max((each for each in (waits.seconds, commit_waits) if each is not None), default=None),
         held_up_by=waits.by,
+        standby_waited_for=standby_waited_for(connection, _LONG_SECONDS),
         commit_refused_with=str(from_sqlstate(refused_with)) if refused_with else None,
         messages_kept_from=kept.get("half"),
         decisions_kept_from=kept.get("op"),
@@ -202,6 +205,8 @@ def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
         why = f"; {found.commit_refused_with}" if found.commit_refused_with else ""
         waits = f"{found.commit_waits_seconds:.0f} s"
         lines.append(f"a batch of the service waits for {waits}, and clients with it{by}{why}")
+    if found.standby_waited_for is not None:
+        lines.append(f"commits wait for a synchronous standby: {found.standby_waited_for}")
     if found.clock_ahead_seconds is not None:
         by = f"{abs(found.clock_ahead_seconds):.0f} s {'ahead of' if found.clock_ahead_seconds > 0 else 'behind'}"
         lines.append(f"the clock of instance {found.clock_ahead_instance} is {by} the database's; keep both by NTP")

@@ -109,7 +109,7 @@ class Network:
         _ip("-n", self.router, "rule", what, *ends, "blackhole")
 
     def cut(self, source: Machine, target: Machine) -> None:
-        """Nothing gets from ``source`` to ``target``, and nobody is told."""
+        """Packets from ``source`` to ``target`` are dropped, without an answer."""
         self._rule("add", "from", source.address, "to", target.address)
 
     def mend(self, source: Machine, target: Machine) -> None:

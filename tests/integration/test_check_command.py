@@ -22,6 +22,7 @@ from store.embedded.server import EmbeddedServer
 from tests.fix_command import Command
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
+from tests.fix_store_driver import Truth, let_commits_wait
 
 
 @pytest.fixture
@@ -186,6 +187,25 @@ def test_a_batch_that_does_not_wait_is_not(
     """It is idle, or another store's."""
     with batch(database_url, "select"), batch(server_url, "select pg_sleep(60)"):
         assert health.read(database).commit_waits_seconds is None
+
+
+@pytest.mark.rule("H19")
+def test_a_synchronous_standby_that_commits_wait_for_is_named(
+    command: Command, own_server: tuple[EmbeddedServer, str]
+) -> None:
+    """As after the promotion of a standby that has the setting of its primary."""
+    _, url = own_server
+    with closing(Truth(url)) as truth:
+        let_commits_wait(truth, url)
+        try:
+            with batch(url, "select pg_logical_emit_message(true, 'held', '')"):
+                done = command("check", "--database-url", url, "--fewest-free", "0")
+        finally:
+            truth.run("alter system reset synchronous_standby_names")
+            truth.run("select pg_reload_conf()")
+    assert done.returncode == 1
+    said = "wrong: commits wait for a synchronous standby: 'nowhere', by synchronous_standby_names; connected: none"
+    assert said in done.stdout.splitlines()
 
 
 @pytest.mark.rule("F2")

@@ -53,7 +53,7 @@ _NONE_LEFT = Refusal(
 )
 _CUT_OFF = Refusal(
     Condition.CONNECTION_FORCED,
-    f"this machine of the service has had no answer of its database for {STALE_SECONDS:g} s: connect to another machine "
+    f"this machine of the service has had no answer of its database for {STALE_SECONDS:g} s: connect to another one "
     "of the service, or again later; what was asked and not answered may have been done (the service's log says more)",
 )
 

@@ -81,7 +81,7 @@ def test_a_service_that_is_cut_off_from_its_database_sends_its_clients_elsewhere
     error = peer.closed()
     peer.close_socket()
     assert error.condition == "amqp:connection:forced"
-    assert "connect to another machine" in str(error.description)
+    assert "connect to another one" in str(error.description)
     again = _peer(here)
     assert again.closed() == error
     again.close_socket()

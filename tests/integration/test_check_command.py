@@ -27,7 +27,11 @@ from tests.fix_store_driver import Truth, let_commits_wait
 
 @pytest.fixture
 def alive(database: Connection) -> int:
-    return recovery.register(database, "1").instance_id
+    """An instance that beats for longer than any test takes."""
+    number = recovery.register(database, "1").instance_id
+    database.execute(text("update coordinator.heartbeat set beaten_at = now() + interval '1 hour'"))
+    database.commit()
+    return number
 
 
 def test_a_store_that_is_well(command: Command, database_url: str, rows: Rows, alive: int) -> None:
@@ -73,6 +77,17 @@ def test_a_disk_with_little_room(database: Connection, alive: int) -> None:
     assert health.wrong(found, fewest_free=found.free_percent + 1, least_bytes=0) == [
         f"{found.free_percent} percent of the disk are free"
     ]
+
+
+def test_entries_of_a_group_that_was_just_removed_are_no_alarm(database: Connection, rows: Rows, alive: int) -> None:
+    """They are being dropped, or the maintenance drops them; where it has not, they are told."""
+    rows.entry(rows.queue("$dynamic/1", origin="dynamic", instance_id=alive))
+    database.execute(text("delete from coordinator.address where origin = 'dynamic'"))
+    database.commit()
+    assert health.read(database).orphans == 0
+    database.execute(text("update coordinator.removed_group set removed_at = now() - interval '16 minutes'"))
+    database.commit()
+    assert health.read(database).orphans == 1
 
 
 @pytest.mark.rule("S4")

@@ -161,6 +161,12 @@ class ServiceMachine(Service):
     def __init__(self, machine: Machine, folder: Path, settings: Mapping[str, str]) -> None:
         super().__init__(folder, settings)
         self.machine = machine
+        #: where other machines connect
+        self.place = f"amqp://{machine.address}:5672"
+
+    @property
+    def listens(self) -> list[str]:
+        return [*super().listens, self.place]
 
     def environment(self) -> dict[str, str]:
         # what is forked from another process would be on its machine
@@ -196,7 +202,7 @@ class Site:
 
     def service(self, name: str, *first: DatabaseMachine, **settings: str) -> ServiceMachine:
         machine = self.network.machine(name)
-        given = {"database_url": self.url(*first), **settings}
+        given = {"database_url": self.url(*first), "login.anonymous": "always", **settings}
         service = ServiceMachine(machine, self._folder / name, given)
         self.services.append(service)
         return service

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 
 import pytest
 
 from tests.acceptance.engine_client import Client, Lost
+from tests.fix_jms import Driver
 from tests.fix_machines import ServiceMachine, Site
 from tests.fix_service import PATIENCE
 from tests.wire.peer import Peer
@@ -90,6 +92,29 @@ def test_a_service_that_is_cut_off_from_its_database_sends_its_clients_elsewhere
         site.network.mend(here.machine, database)
     _commit(here)
     assert site.one.run(_COMMITS) == [(4,)]
+
+
+@pytest.mark.night
+def test_qpid_jms_goes_on_at_another_service(site: Site, jms_classpath: str) -> None:
+    """Its ``failover:`` moves on from a service that is cut off from the database."""
+    services = [site.service("a"), site.service("b")]
+    for each in services:
+        each.start()
+    _commit(services[1])
+    places = ",".join(each.place for each in services)
+    driver = site.network.machine("client").run(lambda: Driver(jms_classpath, "failover", places))
+    try:
+        assert driver.line() == {"step": "kill the first"}
+        for database in (site.one.machine, site.two.machine):
+            site.network.cut(services[0].machine, database)
+        driver.go_on()
+        seen = driver.line()
+    finally:
+        driver.end()
+    received = Counter(text.partition("/")[0] for text in seen["received"])
+    assert set(received.values()) == {seen["size"]}
+    assert received.keys() >= set(seen["committed"])
+    assert received.keys() <= set(seen["committed"]) | set(seen["cut"])
 
 
 @pytest.mark.night

@@ -17,6 +17,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import POSTGRES_EPOCH, now_micros
 from coordinator.transaction import Transaction
 from coordinator.transitions import ACTIVE, TxnEvent
+from store.clock import CLOCK
 from store.commit.batch import Undecided
 from store.ids import TxnIds, micros_of
 from store.reasons import TIMEOUT
@@ -228,7 +229,7 @@ class Registry:
 
     def _unused(self) -> list[Transaction]:
         """Return transactions without work whose declare is too long ago. Ids grow with time: the oldest are first."""
-        latest = (time.time() - self._unused_seconds) * 1e6
+        latest = (CLOCK.now() - self._unused_seconds) * 1e6
         old = takewhile(lambda txn: micros_of(txn.id) <= latest, self.txns.values())
         return [txn for txn in old if not txn.began]
 

@@ -67,7 +67,7 @@ class Service:
         )
         self.loop, self.limits, self.bounds = loop, settings.limits, bounds
         self.memory, self.commit = instance.memory, instance.commit
-        #: the refusal of new connections while the database has no connection left for this instance; else None
+        #: the refusal of clients while this instance cannot use the database; else None
         self.starved: Refusal | None = None
         #: octets in memory of incomplete deliveries
         self.unfinished_octets = 0
@@ -161,6 +161,11 @@ class Service:
     def vital_connections(self) -> tuple[Connection, ...]:
         """The database connections without which the instance cannot serve clients."""
         return (self.instance.commit.connection, self.instance.queries.connection, self._heartbeat.connection)
+
+    @property
+    def beat_age(self) -> float:
+        """Return the seconds since the start of the last heartbeat that is known to be in the store."""
+        return self._heartbeat.age
 
     def end_turn(self) -> bool:
         """Send the deliveries of this turn to consumers, and its units to the store; return whether there were any."""

@@ -32,46 +32,66 @@ from links.tls import TlsSocket
 from store import migrations, recovery
 from store.database import Patience, connected
 from store.errors import Contended, StoreError, StoreUnavailable
+from store.recovery import STALE_SECONDS
 
-# A worker for which the database has no connection left closes its clients' connections, so that they can try another
-# worker (F4).
+# A worker that cannot use the database closes its clients' connections, so that they can try another one (F4).
 #
 # Otherwise they would wait in vain. A restarted database is back in a moment; one without free connections stays so
-# until an operator intervenes.
+# until an operator intervenes, and one that was not reached for as long as other instances wait before they give this
+# one up may be away for this machine alone.
 
 #: A new connection may have to wait until the server has ended the previous one.
 PATIENCE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
+#: Looks that are further apart say that this process stood still, and nothing of the database.
+_LONGEST_GAP_SECONDS = 3.0
 
-_REFUSAL = Refusal(
+_NONE_LEFT = Refusal(
     Condition.RESOURCE_LIMIT_EXCEEDED,
     "the database has no connection left for this worker of the service: connect again later; its operator is to "
     "allow more connections, or to run fewer workers (the service's log says which limit it is)",
 )
+_CUT_OFF = Refusal(
+    Condition.CONNECTION_FORCED,
+    f"this machine of the service has had no answer of its database for {STALE_SECONDS:g} s: connect to another one "
+    "of the service, or again later; what was asked and not answered may have been done (the service's log says more)",
+)
 
 
 class Starving:
-    """Checks the worker's connections to the database every half second, and refuses clients while there is none."""
+    """Checks every half second whether the worker can use the database, and refuses clients while it cannot."""
 
     def __init__(self, reactor: Reactor, service: Service) -> None:
         self._reactor = reactor
         self._service = service
+        self._looked_at = self._steady_since = time.monotonic()
         self._check()
 
     def _check(self) -> None:
         self._reactor.call_later(_LOOK_SECONDS, self._check)
-        starved = any(each.none_left(PATIENCE_SECONDS) for each in self._service.vital_connections)
-        if starved == (self._service.starved is not None):
+        refusal = self._refusal()
+        before, self._service.starved = self._service.starved, refusal
+        if refusal is before:
             return
-        if not starved:
-            self._service.starved = None
-            log.info("the database has connections again: clients are served")
+        if refusal is None:
+            log.info("the database can be used again: clients are served")
             return
-        self._service.starved = _REFUSAL
         told = [each for each in self._reactor.connections if each.opened and not each.closing]
-        log.error("the database has no connection left: clients are refused", clients=len(told))
+        why = "has no connection left" if refusal is _NONE_LEFT else "does not answer"
+        log.error(f"the database {why}: clients are refused", clients=len(told))
         for connection in told:
-            connection.force_close(CloseReason.NO_DATABASE_CONNECTION, _REFUSAL.condition, _REFUSAL.description)
+            connection.force_close(CloseReason.NO_DATABASE_CONNECTION, refusal.condition, refusal.description)
+
+    def _refusal(self) -> Refusal | None:
+        now = time.monotonic()
+        if now - self._looked_at > _LONGEST_GAP_SECONDS:
+            self._steady_since = now
+        self._looked_at = now
+        if any(each.none_left(PATIENCE_SECONDS) for each in self._service.vital_connections):
+            return _NONE_LEFT
+        if min(self._service.beat_age, now - self._steady_since) >= STALE_SECONDS:
+            return _CUT_OFF
+        return None
 
 
 log = structlog.get_logger(__name__)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg.abc import RV, PQGen
@@ -15,8 +16,11 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from store.errors import DatabaseUrlInvalid, NoAnswer, OldPrimary, StoreUnavailable, boundary
-from store.session import ASK, KEEPALIVE, SEEN, SETTINGS, Timeline, in_turn, old_primary, read
+from store.hosts import Hosts
+from store.session import ASK, KEEPALIVE, SEEN, SETTINGS, Timeline, old_primary, read
 
+#: How long each of several hosts is waited for at first: one may be dark. psycopg waits no shorter.
+_FIRST_SECONDS: Final = 2
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
 #: or an application may keep its SQL transaction open (X2, X3).
 LONGEST_WAIT = text("set local lock_timeout = '10s'")
@@ -159,21 +163,30 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
 
     def connect() -> psycopg.Connection[tuple[object, ...]]:
         # despite the database and the environment: with SQL_ASCII the driver returns text as octets
-        ours: dict[str, str | int | None] = {
-            "client_encoding": "utf8",
-            "application_name": application_name,
-            "connect_timeout": patience.connect_seconds,
-        }
-        *others, last = in_turn(make_conninfo(url, **ours, **KEEPALIVE))
-        for given in others:
-            with suppress(OldPrimary):
-                return _open(given, patience)
-        return _open(last, patience)
+        ours = {"client_encoding": "utf8", "application_name": application_name}
+        hosts = Hosts(make_conninfo(url, **ours, **KEEPALIVE))
+        if len(hosts) > 1:
+            begun = time.monotonic()
+            try:
+                return _open_one(hosts, patience, _FIRST_SECONDS)
+            except psycopg.OperationalError:
+                if time.monotonic() - begun < _FIRST_SECONDS:  # each host has answered
+                    raise
+        return _open_one(hosts, patience, patience.connect_seconds)
 
     return create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
 
 
-def _open(given: str, patience: Patience) -> _Connection:
+def _open_one(hosts: Hosts, patience: Patience, seconds: int) -> _Connection:
+    """Open a connection to one of ``hosts``; wait for each of them for ``seconds``."""
+    *others, last = (make_conninfo(each, connect_timeout=seconds) for each in hosts.in_turn())
+    for given in others:
+        with suppress(OldPrimary):
+            return _open(given, patience, hosts)
+    return _open(last, patience, hosts)
+
+
+def _open(given: str, patience: Patience, hosts: Hosts) -> _Connection:
     """Open and set up a connection.
 
     :raises OldPrimary: another server has replaced the one that accepts the connection.
@@ -194,6 +207,8 @@ def _open(given: str, patience: Patience) -> _Connection:
     row: Any = cursor.fetchone()
     connection.at = read(row[0])
     connection.commit()
+    if connection.at is None or connection.at.number:
+        hosts.answered_at(connection.info.host, connection.info.port)
     return connection
 
 

@@ -19,10 +19,10 @@ from store.embedded.programs import OLDEST_MAJOR
 from store.embedded.running import runs_here
 from store.errors import ONLY_READS, Locked, StoreError, StoreUnavailable, boundary, from_sqlstate
 from store.heartbeat import CLOCK_SECONDS
-from store.locks import HeldUp, held_up
+from store.locks import HeldUp, held_up, standby_waited_for
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import BEATING, READ_ONLY
-from store.tables import SCHEMA, consumer_group, entry, heartbeat, instance, retention, txn
+from store.tables import SCHEMA, consumer_group, entry, heartbeat, instance, removed_group, retention, txn
 
 #: A plain transaction that is undecided for longer than its limit and this has no instance that looks after it.
 _LATE = timedelta(minutes=1)
@@ -34,7 +34,8 @@ _USED_UP = text(
 )
 
 #: Counts the entries whose group does not exist. Steps through the groups of entries by key: entries are many, groups
-#: are few.
+#: are few. Those of a group that was just removed are being dropped, and the maintenance, every ten minutes, drops what
+#: a crash has left of them.
 _ORPHANS = text(
     f"""with recursive present(id) as (
       (select group_id from {entry.fullname} order by group_id limit 1)
@@ -42,7 +43,9 @@ _ORPHANS = text(
       select (select e.group_id from {entry.fullname} e where e.group_id > present.id
                order by e.group_id limit 1) from present where present.id is not null)
     select count(*) from present p join {entry.fullname} e on e.group_id = p.id
-     where not exists (select from {consumer_group.fullname} g where g.id = p.id)"""
+     where not exists (select from {consumer_group.fullname} g where g.id = p.id)
+       and not exists (select from {removed_group.fullname} r
+                        where r.id = p.id and r.removed_at > now() - interval '15 minutes')"""
 )
 
 #: A batch that takes longer than this is reported: most take some milliseconds.
@@ -82,6 +85,8 @@ class Health:
     commit_waits_seconds: float | None
     #: the sessions that hold it up, by process and application
     held_up_by: str | None
+    #: the synchronous standby that commits of the service wait for, and which are connected; None: none waits for long
+    standby_waited_for: str | None
     #: the error with which the database refuses it at each attempt, as where its disk is full
     commit_refused_with: str | None
     #: from which day on all messages, and all decisions, are there; None: none was ever dropped
@@ -154,6 +159,7 @@ def _health(connection: Connection, waits: HeldUp) -> Health:
         ids_used_percent=used.percent if used else None,
         commit_waits_seconds=max((each for each in (waits.seconds, commit_waits) if each is not None), default=None),
         held_up_by=waits.by,
+        standby_waited_for=standby_waited_for(connection, _LONG_SECONDS),
         commit_refused_with=str(from_sqlstate(refused_with)) if refused_with else None,
         messages_kept_from=kept.get("half"),
         decisions_kept_from=kept.get("op"),
@@ -202,6 +208,8 @@ def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
         why = f"; {found.commit_refused_with}" if found.commit_refused_with else ""
         waits = f"{found.commit_waits_seconds:.0f} s"
         lines.append(f"a batch of the service waits for {waits}, and clients with it{by}{why}")
+    if found.standby_waited_for is not None:
+        lines.append(f"commits wait for a synchronous standby: {found.standby_waited_for}")
     if found.clock_ahead_seconds is not None:
         by = f"{abs(found.clock_ahead_seconds):.0f} s {'ahead of' if found.clock_ahead_seconds > 0 else 'behind'}"
         lines.append(f"the clock of instance {found.clock_ahead_instance} is {by} the database's; keep both by NTP")

@@ -17,6 +17,7 @@ import structlog
 from psycopg import pq
 
 from store import arrays
+from store.clock import CLOCK
 from store.errors import StoreError
 from store.libpq import BEGAN, Connection, read_backends
 from store.loop import Loop
@@ -33,8 +34,8 @@ OVERDUE_SECONDS = 5.0
 #: time without a beat after which other instances may give this one up before the next beat
 RISK_SECONDS = STALE_SECONDS - LIMIT_SECONDS
 
-#: the most that the clock of the database may differ from ours, beyond the duration of the beat. Delays, expiries and
-#: retries depend on the clock of the instance that reads them.
+#: the most that the clock of the database may differ from ours, beyond the duration of the beat, without a word in the
+#: log: delays, expiries and retries go by the database's (:mod:`store.clock`)
 CLOCK_SECONDS = 2.0
 
 _TURN_SECONDS = 0.25
@@ -157,13 +158,12 @@ class Heartbeat:
     def _compare_clocks(self, database: float) -> None:
         """Measure the difference of the clocks; log once that they differ, and when they no longer do."""
         # The database has read its clock between these two readings of ours.
-        least, most = self._asked_by_clock - database, time.time() - database
-        ahead = self._clock_ahead = max(least, min(most, 0.0))
+        ahead = self._clock_ahead = CLOCK.compare(self._asked_by_clock, database, time.time())
         differs = abs(ahead) > CLOCK_SECONDS
         if differs and not self._clock_differs:
             log.error(
-                "the clock of this machine is not that of the database: messages are delayed, expire and are tried"
-                " again at other times than was asked for; keep both by NTP",
+                "the clock of this machine is not that of the database, by which messages are delayed and expire: what"
+                " is asked for by a time of day may be early or late; keep both by NTP",
                 seconds_ahead=round(ahead, 1),
             )
         elif self._clock_differs and not differs:

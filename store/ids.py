@@ -11,10 +11,11 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import UTC, date, datetime, timedelta
 from hashlib import blake2b
 from hmac import compare_digest
+
+from store.clock import CLOCK
 
 EPOCH_MS = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
@@ -74,7 +75,7 @@ class HalfIds:
 
     def advance(self) -> None:
         """Advance to the time of the clock; once a turn is enough."""
-        floor = (int(time.time() * 1000) - EPOCH_MS) << _TIME_SHIFT | self._slot
+        floor = (int(CLOCK.now() * 1000) - EPOCH_MS) << _TIME_SHIFT | self._slot
         if floor > self._last:
             self._last = floor
 
@@ -107,7 +108,7 @@ class UuidV7:
 
     def next(self) -> bytes:
         # 48 bits of time and 12 of counter as one number that only grows
-        high = int(time.time() * 1000) << 12
+        high = int(CLOCK.now() * 1000) << 12
         if high <= self._high:
             high = self._high + 1
         self._high = high
@@ -136,7 +137,7 @@ class TxnIds:
 
     def next(self, user: str | None = None) -> bytes:
         """Return a new txn-id. ``user``: the id of its owner; None: a client without a login."""
-        high = int(time.time() * 1000) << 12
+        high = int(CLOCK.now() * 1000) << 12
         if high <= self._high:
             high = self._high + 1
         self._high = high

@@ -19,8 +19,9 @@ from psycopg import OperationalError, conninfo, pq
 
 from store import session
 from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, error_of, not_connected
+from store.hosts import Hosts
 from store.loop import Backoff, Loop
-from store.session import KEEPALIVE, OF_WORKERS, SEEN, Timeline, in_turn, unfit
+from store.session import KEEPALIVE, OF_WORKERS, SEEN, Timeline, unfit
 
 # The server process behind a connection, as the server itself reports it.
 #
@@ -79,6 +80,8 @@ RETRY = Backoff(first=0.05, longest=1.0)
 # The loss of a connection that lived this long counts as a first failure: the next attempt follows soon.
 STEADY_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
+#: A host that has not even accepted a connection after this long is dark: the kernel has asked it twice.
+DARK_SECONDS = 1.5
 #: How often the log repeats that the database is still away.
 LOG_AGAIN_SECONDS = 30.0
 
@@ -87,6 +90,8 @@ _BOTH = select.EPOLLIN | select.EPOLLOUT
 #: The function of PostgreSQL that reports this warning. Its text is translated, and other warnings, such as those about
 #: transaction ids running out, have the same SQLSTATE.
 _WAIT_FOR_STANDBY = b"SyncRepWaitForLSN"
+#: The status of an attempt whose host has not accepted a connection.
+_DARK: Final = pq.ConnStatus.STARTED
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.EMPTY_QUERY)
 
 # Single parameters in PostgreSQL's binary format; for arrays see :mod:`store.arrays`.
@@ -138,9 +143,10 @@ class Connection:
         self._setup = f"{OF_WORKERS}{setup}; {ASK_BACKEND}; {session.ASK}".encode()
         self._owner = owner
         given = conninfo.make_conninfo(url, application_name=f"coordinator {name}", client_encoding="utf8", **KEEPALIVE)
-        self._in_turn = [each.encode() for each in in_turn(given)]
-        #: attempts since the connection was up
+        self._hosts = Hosts(given)
+        #: attempts since the connection was up, and when those at one host after the other began
         self._attempts = 0
+        self._round_began = 0.0
         self._pg: pq.abc.PGconn | None = None
         self._fd = -1
         self._events = 0
@@ -149,9 +155,8 @@ class Connection:
         self._failures = 0
         self._number = 0
         self._up_since = 0.0
-        #: the failure that was logged last, and when
-        self._logged = ""
-        self._logged_at = 0.0
+        #: by host: the failure that was logged last, and when
+        self._logged: dict[str, tuple[str, float]] = {}
         #: True until the log reports that the connection is up again
         self._away_logged = False
         #: since when the server refuses this connection as it has none left; 0: it is up, or away for another reason
@@ -185,7 +190,9 @@ class Connection:
             return
         self._number += 1
         number = self._number
-        pg = pq.PGconn.connect_start(self._in_turn[self._attempts % len(self._in_turn)])
+        if self._attempts % len(self._hosts) == 0:
+            self._round_began = time.monotonic()
+        pg = pq.PGconn.connect_start(self._hosts.choose().encode())
         self._attempts += 1
         self._pg = pg
         self._prepared.clear()
@@ -196,11 +203,15 @@ class Connection:
         pg.notice_handler = self._noticed
         self._step = self._poll
         self._watch(pg.socket, _BOTH)
-        self._loop.call_later(self._connect_seconds, lambda: self._too_slow(number))
+        self._loop.call_later(DARK_SECONDS, lambda: self._too_slow(number, DARK_SECONDS, _DARK))
+        self._loop.call_later(self._connect_seconds, lambda: self._too_slow(number, self._connect_seconds))
 
-    def _too_slow(self, number: int) -> None:
-        if not self.up and number == self._number and self._pg is not None:
-            self._gone(f"no connection within {self._connect_seconds:g} s")
+    def _too_slow(self, number: int, seconds: float, *only: pq.ConnStatus) -> None:
+        """Give up the attempt ``number``, which has lasted for ``seconds``, if it is still ``only`` so far."""
+        if self.up or number != self._number or self._pg is None:
+            return
+        if not only or self._pg.status in only:
+            self._gone(f"no connection within {seconds:g} s")
 
     def _watch(self, fd: int, events: int) -> None:
         # libpq may change its socket between polls (several hosts, TLS refused)
@@ -257,6 +268,7 @@ class Connection:
             return
         self.backend = read_backend(answer[-3])
         self._attempts = 0
+        self._hosts.answered()
         if self._away_logged:
             self._away_logged = False
             log.info("database connected", connection=self._name, failures=self._failures)
@@ -278,7 +290,7 @@ class Connection:
         """Whether the server has had no connection left for this one for at least ``seconds``."""
         return self._none_left_since > 0 and time.monotonic() - self._none_left_since >= seconds
 
-    def _gone(self, why: str) -> None:
+    def _gone(self, why: str, *, silent: bool = False) -> None:
         was_up = self.up
         self.up = False
         self._unwatch()
@@ -293,20 +305,30 @@ class Connection:
             return
         if was_up and time.monotonic() - self._up_since >= STEADY_SECONDS:
             self._failures = 0
-            self._logged = ""
+            self._logged.clear()
         self._failures += 1
-        delay = RETRY.after(self._failures)
         self._log_failure(why.strip().partition("\n")[0])
-        self._loop.call_later(delay, self.start)
+        if silent or not was_up:
+            self._hosts.give_up()
+        self._loop.call_later(self._pause(), self.start)
         if was_up:
             self._owner.lost()
 
+    def _pause(self) -> float:
+        """Return the pause before the next attempt: there is none until each host was tried."""
+        if self._attempts % len(self._hosts) or self._hosts.overtaken():
+            return 0.0
+        rounds = -(-self._failures // len(self._hosts))
+        return max(0.0, RETRY.after(rounds) - (time.monotonic() - self._round_began if self._attempts else 0.0))
+
     def _log_failure(self, why: str) -> None:
-        """Log a failure if it is the first, if its reason has changed, and each :data:`LOG_AGAIN_SECONDS`."""
-        now = time.monotonic()
-        if why != self._logged or now - self._logged_at >= LOG_AGAIN_SECONDS:
-            self._logged, self._logged_at, self._away_logged = why, now, True
-            log.warning("database away", connection=self._name, why=why, failures=self._failures)
+        """Log a failure if it is the first, if its host's reason has changed, and each :data:`LOG_AGAIN_SECONDS`."""
+        now, host = time.monotonic(), self._hosts.current
+        logged, at = self._logged.get(host, ("", 0.0))
+        if why != logged or now - at >= LOG_AGAIN_SECONDS:
+            self._logged[host] = why, now
+            self._away_logged = True
+            log.warning("database away", connection=self._name, host=host, why=why, failures=self._failures)
 
     def close(self) -> None:
         self._closed = True
@@ -347,12 +369,20 @@ class Connection:
         return size
 
     def drop(self, why: str) -> None:
-        """Drop the connection and make a new one; the outcome of a query under way is unknown."""
+        """Drop the connection for want of an answer, and make a new one, to another host if there is one.
+
+        The outcome of a query under way is unknown.
+        """
         if self.up:
-            self._gone(why)
+            self._gone(why, silent=True)
 
     def drop_if_left_behind(self) -> bool:
-        """Drop the connection if another server has replaced its server meanwhile. Whether it was dropped."""
+        """Drop the connection if another server has replaced its server meanwhile. Whether it was dropped.
+
+        An attempt to connect is given up if another host has answered since it began.
+        """
+        if not self.up and self._pg is not None and self._hosts.overtaken():
+            self._gone("another host has answered meanwhile")
         above = SEEN.above(self._at) if self.up else 0
         if above:
             self.server_ended = True

@@ -71,6 +71,16 @@ _HELD_UP = text(
 _WAIT_FOR_STANDBY = text(
     "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'SyncRep'"
 )
+#: The sessions of the service whose commit waits so; and the standbys that are connected, of those that the role sees.
+_STANDBY = text(
+    """select current_setting('synchronous_standby_names') as names,
+              (select string_agg(format('%s (%s)', application_name, sync_state), ', ' order by application_name)
+                 from pg_stat_replication where sync_state is not null) as connected
+        where exists (select from pg_stat_activity
+                       where datname = current_database() and application_name like 'coordinator %'
+                         and wait_event = 'SyncRep'
+                         and query_start < clock_timestamp() - make_interval(secs => :seconds))"""
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,3 +114,15 @@ def waiting_for_standby(connection: Connection) -> int:
         found = connection.scalar(_WAIT_FOR_STANDBY)
         connection.rollback()
     return int(found or 0)
+
+
+def standby_waited_for(connection: Connection, seconds: float) -> str | None:
+    """Return which synchronous standby a commit of the service has waited for, for so many ``seconds``; None: no commit
+    has, or the role may not see it.
+    """
+    with boundary():
+        row = connection.execute(_STANDBY, {"seconds": seconds}).one_or_none()
+        connection.rollback()
+    if row is None:
+        return None
+    return f"{row.names!r}, by synchronous_standby_names; connected: {row.connected or 'none'}"

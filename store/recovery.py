@@ -43,6 +43,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from store import channels, locks, removal
+from store.clock import CLOCK
 from store.commit import terms
 from store.database import BY_INDEX, Patience, connected
 from store.errors import StoreError, StoreUnavailable, boundary
@@ -201,13 +202,15 @@ def of_the_dead(owner: ColumnElement[int | None]) -> ColumnElement[bool]:
 
 #: An instance whose heartbeat does not change for longer, while the database answers, is dead, on whatever machine.
 STALE_SECONDS = 10.0
+#: The same for an instance that has not beaten yet: its machine may first look for a database host that answers.
+START_SECONDS = 30.0
 
 _TERMINATE_MS = 5000
 
 
 #: selects the instances that live, and the values of their heartbeats
 LIVING = (
-    select(instance, heartbeat.c.beaten_at)
+    select(instance, heartbeat.c.beaten_at, heartbeat.c.commit_waits_seconds.is_not(None).label("has_beaten"))
     .outerjoin(heartbeat, heartbeat.c.instance_id == instance.c.id)
     .where(instance.c.ended_at.is_(None))
 )
@@ -271,6 +274,10 @@ def register(connection: Connection, version: str) -> Registration:
         )
         connection.execute(insert(heartbeat).values(instance_id=instance_id))
         identity = connection.execute(select(store_identity)).one()
+        # before the first id is made
+        before = time.time()
+        by_database = connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
+        CLOCK.compare(before, float(by_database), time.time())
         # Group by group, by the primary key: entries have no index by id alone.
         latest = (
             select(func.max(entry.c.id).label("id")).where(entry.c.group_id == consumer_group.c.id).lateral("latest")
@@ -504,6 +511,8 @@ class _Beat:
     since: float
     #: the process of the instance, if it is on this machine
     process: tuple[int, int] | None
+    #: how long the value may stand still
+    patience: float
 
 
 class DeadInstances:
@@ -540,7 +549,7 @@ class DeadInstances:
         ended = tuple(process for process in sorted(self._ended) if not gone(*process))
         self._compare(living, now, throughout=before is not None and now - before <= _LONGEST_GAP_SECONDS)
         self._looked_at = now
-        still = {number: beat.value for number, beat in self._beats.items() if begun - beat.since >= STALE_SECONDS}
+        still = {number: beat.value for number, beat in self._beats.items() if begun - beat.since >= beat.patience}
         given_up = GivenUp()
         if still or any(beat.process is not None and gone(*beat.process) for beat in self._beats.values()):
             self._owed = True
@@ -570,7 +579,8 @@ class DeadInstances:
             known = before.get(row.id) if throughout else None
             process = (row.pid, row.process_start) if row.host == self._machine else None
             if known is None or known.value != row.beaten_at:
-                known = _Beat(value=row.beaten_at, since=now, process=process)
+                patience = STALE_SECONDS if row.has_beaten else START_SECONDS
+                known = _Beat(value=row.beaten_at, since=now, process=process, patience=patience)
             self._beats[row.id] = known
         was_there = {beat.process for number, beat in before.items() if number not in self._beats}
         if was_there:  # rows that others had locked when it was given up remain

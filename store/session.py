@@ -6,8 +6,6 @@ import mmap
 import struct
 from typing import NamedTuple
 
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
 from store.errors import ONLY_READS, from_sqlstate
 from store.schema import AS_READ
 
@@ -38,24 +36,6 @@ OF_WORKERS = (
     + "set statement_timeout = 0; set lock_timeout = 0; set jit = off; "
     + SETTINGS
 )
-
-
-# The hosts of a database URL.
-
-
-def in_turn(conninfo: str) -> list[str]:
-    """Return ``conninfo`` for several attempts in a row, each of which begins with another of its hosts.
-
-    libpq itself tries no other host if the first accepts the connection, or never answers.
-    """
-    given = conninfo_to_dict(conninfo)
-    lists = {name: str(given.get(name) or "").split(",") for name in ("host", "hostaddr", "port")}
-    several = {name: each for name, each in lists.items() if len(each) > 1}
-    turns = max(map(len, lists.values()))
-    return [
-        make_conninfo(conninfo, **{name: ",".join(each[turn:] + each[:turn]) for name, each in several.items()})
-        for turn in range(turns)
-    ]
 
 
 # Detects a server of the store that another one has replaced.

@@ -31,13 +31,14 @@ class Rows:
         self.connection.commit()
         return value
 
-    def instance(self, *, host: str = "elsewhere", **values: object) -> int:
+    def instance(self, *, host: str = "elsewhere", has_beaten: bool = True, **values: object) -> int:
         # From above: an instance that registers takes the lowest that is free.
         lowest = select(func.coalesce(func.min(instance.c.slot), SLOTS) - 1).where(instance.c.slot > SLOTS // 2)
         slot = lowest.scalar_subquery()
         row = {"slot": slot, "host": host, "pid": 1, "process_start": 1, "version": "1", **values}
         number = int(self._one(insert(instance).values(row).returning(instance.c.id)))
-        self._one(insert(heartbeat).values(instance_id=number).returning(heartbeat.c.instance_id))
+        beat = insert(heartbeat).values(instance_id=number, commit_waits_seconds=0.0 if has_beaten else None)
+        self._one(beat.returning(heartbeat.c.instance_id))
         return number
 
     def listed(self, instance_id: int, number: int = 1) -> ConnectionId:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.transitions import DELIVERY, HELD
+from store.clock import CLOCK
 from store.commit import terms
 
 if TYPE_CHECKING:
@@ -155,5 +155,5 @@ POSTGRES_EPOCH = 946_684_800
 
 
 def now_micros() -> int:
-    """Return the microseconds since 2000-01-01 UTC, as PostgreSQL stores times."""
-    return int((time.time() - POSTGRES_EPOCH) * 1e6)
+    """Return the microseconds since 2000-01-01 UTC by the database's clock, as PostgreSQL stores times."""
+    return int((CLOCK.now() - POSTGRES_EPOCH) * 1e6)

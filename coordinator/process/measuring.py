@@ -108,8 +108,8 @@ class Measuring:
         if state.only_reads:
             return [f"store: {from_sqlstate(ONLY_READS)}"]
         lines = []
-        if not state.instances_alive:
-            lines.append("instances: none is alive")
+        if not self.workers.serving():
+            lines.append("workers: none of this machine serves clients")
         if state.days_ahead < _FEWEST_DAYS:
             lines.append(f"days: {state.days_ahead} made ahead, {_FEWEST_DAYS} needed")
         for worker, seconds in sorted(self.workers.now("commit_waits").items()):

@@ -5,6 +5,7 @@ The figures of a worker that dies are lost; the metrics keep the counts that it 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 REPORT_SECONDS = 2.0
 #: Seconds after which an uncommitted batch is logged, and the service is not ready.
 LONG_SECONDS = 10.0
+#: A worker whose last report is older than this stands still.
+_SILENT_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +52,7 @@ class Reporting:
             figures={
                 "connections": len(self._connections),
                 "links": self._open_links(),
+                "serves": self._service.starved is None,
                 "commit_waits": waits,
                 "rows": commit.sizes.counts,
                 "rows_total": commit.sizes.total,
@@ -96,24 +100,31 @@ class Workers:
     """The metrics' side: keeps the last report of each worker. Threads of requests read it meanwhile."""
 
     def __init__(self) -> None:
-        #: the counts of ended workers; and process and figures by the worker's number. Replaced as a whole
-        self._reports: tuple[Counted, dict[int, tuple[int, Mapping[str, Any]]]] = Counted(), {}
+        #: the counts of ended workers; and process, figures and time of arrival by the worker's number. Replaced as a
+        #: whole
+        self._reports: tuple[Counted, dict[int, tuple[int, Mapping[str, Any], float]]] = Counted(), {}
 
     def receive(self, worker: int, pid: int, figures: Mapping[str, Any]) -> None:
         ended, last = self._reports
         before = last.get(worker)
         if before is not None and before[0] != pid:
             ended = _sum(vars(ended), before[1])
-        self._reports = ended, {**last, worker: (pid, figures)}
+        self._reports = ended, {**last, worker: (pid, figures, time.monotonic())}
 
     def now(self, name: str) -> dict[int, float]:
         """Return ``connections``, ``links`` or ``commit_waits``, by worker."""
         _, last = self._reports
-        return {worker: float(figures[name]) for worker, (_, figures) in last.items()}
+        return {worker: float(figures[name]) for worker, (_, figures, _) in last.items()}
+
+    def serving(self) -> int:
+        """Return how many workers serve clients, by reports that are not old."""
+        _, last = self._reports
+        since = time.monotonic() - _SILENT_SECONDS
+        return sum(bool(figures["serves"]) and at >= since for _, figures, at in last.values())
 
     def counted(self) -> Counted:
         ended, last = self._reports
-        return _sum(vars(ended), *(figures for _, figures in last.values()))
+        return _sum(vars(ended), *(figures for _, figures, _ in last.values()))
 
 
 def _sum(*counted: Mapping[str, Any]) -> Counted:

@@ -76,7 +76,7 @@ def test_clients_hear_that_the_database_has_no_connection_left(limited: Limited)
         assert "allow more connections" in str(error.description)
         peer.close_socket()
         limited.allow(_ENOUGH)
-        service.wait_for(lambda line: line.get("event") == "the database has connections again: clients are served")
+        service.wait_for(lambda line: line.get("event") == "the database can be used again: clients are served")
         peer = Peer(service.port)
         peer.open()
         assert peer.begin().receiver("q").bodies() == [b"before"]

@@ -69,6 +69,15 @@ def _whys(service: Service, since: int) -> list[str]:
     return [str(line["why"]) for line in service.log_lines(since) if line.get("event") == "database away"]
 
 
+def _leave_alone(url: str, which: str, *, until: Callable[[], bool]) -> None:
+    """Connections of that name are ended, and none is taken ``until`` this is so."""
+    with psycopg.connect(url.replace("/coordinator?", "/postgres?"), autocommit=True) as connection:
+        connection.execute("alter database coordinator allow_connections false")
+        _end_sessions(connection.info.dsn, f"application_name ~ '^coordinator {which}'")
+        _await(until)
+        connection.execute("alter database coordinator allow_connections true")
+
+
 def test_an_old_primary_that_comes_back_is_asked_nothing(two_servers: TwoServers) -> None:
     """It is the first of the URL's hosts, and takes what is written to it."""
     with running_service({"database_url": two_servers.url}) as service:
@@ -79,7 +88,11 @@ def test_an_old_primary_that_comes_back_is_asked_nothing(two_servers: TwoServers
         _await(lambda: _sessions(two_servers.second_url) == 5)
         two_servers.first.start()
         since = len(service.log_lines())
-        _end_sessions(two_servers.second_url, "application_name ~ '^coordinator decisions'")
+        _leave_alone(
+            two_servers.second_url,
+            "decisions",
+            until=lambda: any("old primary" in each for each in _whys(service, since)),
+        )
         assert _again(service, txn_id)
         (why,) = {each for each in _whys(service, since) if "old primary" in each}
         assert why.endswith("is an old primary, on timeline 1, and another server was seen on 2: stop it")

@@ -22,11 +22,16 @@ from store.embedded.server import EmbeddedServer
 from tests.fix_command import Command
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
+from tests.fix_store_driver import Truth, let_commits_wait
 
 
 @pytest.fixture
 def alive(database: Connection) -> int:
-    return recovery.register(database, "1").instance_id
+    """An instance that beats for longer than any test takes."""
+    number = recovery.register(database, "1").instance_id
+    database.execute(text("update coordinator.heartbeat set beaten_at = now() + interval '1 hour'"))
+    database.commit()
+    return number
 
 
 def test_a_store_that_is_well(command: Command, database_url: str, rows: Rows, alive: int) -> None:
@@ -72,6 +77,17 @@ def test_a_disk_with_little_room(database: Connection, alive: int) -> None:
     assert health.wrong(found, fewest_free=found.free_percent + 1, least_bytes=0) == [
         f"{found.free_percent} percent of the disk are free"
     ]
+
+
+def test_entries_of_a_group_that_was_just_removed_are_no_alarm(database: Connection, rows: Rows, alive: int) -> None:
+    """They are being dropped, or the maintenance drops them; where it has not, they are told."""
+    rows.entry(rows.queue("$dynamic/1", origin="dynamic", instance_id=alive))
+    database.execute(text("delete from coordinator.address where origin = 'dynamic'"))
+    database.commit()
+    assert health.read(database).orphans == 0
+    database.execute(text("update coordinator.removed_group set removed_at = now() - interval '16 minutes'"))
+    database.commit()
+    assert health.read(database).orphans == 1
 
 
 @pytest.mark.rule("S4")
@@ -186,6 +202,25 @@ def test_a_batch_that_does_not_wait_is_not(
     """It is idle, or another store's."""
     with batch(database_url, "select"), batch(server_url, "select pg_sleep(60)"):
         assert health.read(database).commit_waits_seconds is None
+
+
+@pytest.mark.rule("H19")
+def test_a_synchronous_standby_that_commits_wait_for_is_named(
+    command: Command, own_server: tuple[EmbeddedServer, str]
+) -> None:
+    """As after the promotion of a standby that has the setting of its primary."""
+    _, url = own_server
+    with closing(Truth(url)) as truth:
+        let_commits_wait(truth, url)
+        try:
+            with batch(url, "select pg_logical_emit_message(true, 'held', '')"):
+                done = command("check", "--database-url", url, "--fewest-free", "0")
+        finally:
+            truth.run("alter system reset synchronous_standby_names")
+            truth.run("select pg_reload_conf()")
+    assert done.returncode == 1
+    said = "wrong: commits wait for a synchronous standby: 'nowhere', by synchronous_standby_names; connected: none"
+    assert said in done.stdout.splitlines()
 
 
 @pytest.mark.rule("F2")

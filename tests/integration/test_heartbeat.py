@@ -13,8 +13,10 @@ from sqlalchemy import Connection as Database
 from structlog.testing import capture_logs
 
 from store import health, heartbeat
+from store.clock import CLOCK
 from store.commit import parts
 from store.heartbeat import Heartbeat
+from store.ids import HalfIds, moment_of
 from store.libpq import Connection
 from store.questions import consumer_groups, message_groups
 from store.tables import SCHEMA
@@ -49,8 +51,8 @@ def beating(
 def test_a_clock_that_is_not_the_databases_is_told(
     database_url: str, truth: Truth, database: Database, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
-    """Delays, expiries and retries go by it. Once, and again when it is put right; ``coordinator check`` tells it while
-    it lasts.
+    """Once, and again when it is put right; ``coordinator check`` tells it while it lasts. Delays, expiries and retries
+    go by the database's all the while.
     """
     loop, real, off = EpollLoop(), time.time, [0.0]
     monkeypatch.setattr("store.heartbeat.time.time", lambda: real() + off[0])
@@ -61,6 +63,9 @@ def test_a_clock_that_is_not_the_databases_is_told(
             loop.run_until(lambda: len(beats) > before + 3)  # noqa: B023
             found = health.read(database)
             told.append((found.clock_ahead_instance, round((found.clock_ahead_seconds or 0.0) / 60)))
+            # what an instance delays, expires and numbers goes by the database's
+            made = moment_of(HalfIds(1).last).timestamp()
+            assert [each == pytest.approx(real(), abs=5) for each in (CLOCK.now(), made)] == [True, True]
     assert told == [(None, 0), (ME, round(ahead / 60)), (None, 0)]
     assert [line["log_level"] for line in lines] == ["error", "info"]
     assert "clock of this machine" in lines[0]["event"]

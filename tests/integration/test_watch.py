@@ -71,6 +71,15 @@ def test_one_whose_heartbeat_stands_still_is_dead(
     assert _looks(watch, clock, 1) == [silent]
 
 
+def test_one_that_has_not_beaten_yet_is_given_longer(
+    database: Connection, rows: Rows, watch: DeadInstances, clock: _Clock
+) -> None:
+    """A machine that looks for a database host that answers is not given up while it starts."""
+    starting = rows.instance(has_beaten=False)
+    assert _looks(watch, clock, 30) == []
+    assert _looks(watch, clock, 1) == [starting]
+
+
 def test_the_age_of_a_heartbeat_says_nothing(
     database: Connection, rows: Rows, watch: DeadInstances, clock: _Clock
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,6 +15,8 @@ from coordinator.process.measuring import POLL_SECONDS, Measuring
 from coordinator.settings import Settings
 from store.figures import Decided, Figures, State
 from tests.tables import all_cases
+
+_NONE_SERVES = "workers: none of this machine serves clients"
 
 pytestmark = pytest.mark.rule("H19")
 
@@ -28,22 +31,36 @@ pytestmark = pytest.mark.rule("H19")
             State(schema=True, only_reads=True, days_ahead=1),
             ["store: the database only reads: a standby, or a role or database set to read only (SQLSTATE 25006)"],
         ),
-        (State(schema=True, instances_alive=0, instances_silent=1, days_ahead=14), ["instances: none is alive"]),
         (State(schema=True, instances_alive=1, days_ahead=0), ["days: 0 made ahead, 1 needed"]),
-        (
-            State(schema=True, instances_alive=0, days_ahead=-1),
-            ["instances: none is alive", "days: -1 made ahead, 1 needed"],
-        ),
+        (State(schema=True, instances_alive=1, days_ahead=-1), ["days: -1 made ahead, 1 needed"]),
     ],
 )
-def test_what_is_wanting(state: State | None, wanting: list[str]) -> None:
-    assert _measuring(state, since=0.0).wanting() == wanting
+def test_what_is_wanting(monkeypatch: pytest.MonkeyPatch, state: State | None, wanting: list[str]) -> None:
+    assert _measuring(state, 0.0, monkeypatch).wanting() == wanting
 
 
-def test_a_look_of_long_ago_says_nothing() -> None:
+@all_cases(
+    ("reports", "wanting"),
+    [
+        ([], [_NONE_SERVES]),
+        ([(0, True, 11.0)], [_NONE_SERVES]),
+        ([(0, False, 0.0)], [_NONE_SERVES]),
+        ([(0, False, 0.0), (1, True, 11.0)], [_NONE_SERVES]),
+        ([(0, False, 0.0), (1, True, 9.0)], []),
+    ],
+)
+def test_a_worker_of_this_machine_serves(
+    monkeypatch: pytest.MonkeyPatch, reports: list[tuple[int, bool, float]], wanting: list[str]
+) -> None:
+    """Each report: the worker, whether it serves, and the age in seconds. Instances of other machines are none."""
+    ready = State(schema=True, instances_alive=7, days_ahead=14)
+    assert _measuring(ready, 0.0, monkeypatch, reports).wanting() == wanting
+
+
+def test_a_look_of_long_ago_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = State(schema=True, instances_alive=1, days_ahead=14)
-    assert _measuring(ready, since=20.0).wanting() == []
-    assert _measuring(ready, since=40.0).wanting() == ["store: not looked at yet, or it does not answer"]
+    assert _measuring(ready, 20.0, monkeypatch).wanting() == []
+    assert _measuring(ready, 40.0, monkeypatch).wanting() == ["store: not looked at yet, or it does not answer"]
 
 
 def test_before_the_first_look_it_is_not_ready() -> None:
@@ -98,10 +115,20 @@ def test_looks_take_a_part_of_the_time_and_a_store_that_is_away_is_looked_for_ag
     assert of._last == (seen, 1000.0 + pause)
 
 
-def _measuring(state: State | None, since: float) -> Measuring:
-    """``since``: seconds since the next look was due."""
+def _measuring(
+    state: State | None,
+    since: float,
+    monkeypatch: pytest.MonkeyPatch,
+    reports: Sequence[tuple[int, bool, float]] = ((0, True, 0.0),),
+) -> Measuring:
+    """``since``: seconds since the next look was due. ``reports``: worker, whether it serves, and the report's age."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         of = Measuring("postgresql://", Supervising(ours), Settings(), None)
-    of._last = (Figures(state=state, decided=Decided()), time.monotonic() - since)
+    now = time.monotonic()
+    of._last = (Figures(state=state, decided=Decided()), now - since)
+    for worker, serves, age in reports:
+        with monkeypatch.context() as then:
+            then.setattr("coordinator.process.worker_reports.time.monotonic", lambda age=age: now - age)
+            of.workers.receive(worker=worker, pid=1, figures={"serves": serves, "commit_waits": 0.0})
     return of

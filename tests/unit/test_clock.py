@@ -1,0 +1,29 @@
+"""The database's time, as an instance tells it (``store/clock.py``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.clock import DatabaseClock
+from tests.tables import all_cases
+
+
+@all_cases(
+    ("before", "database", "after", "ahead"),
+    [
+        (100.0, 100.5, 101.0, 0.0),
+        (100.0, 100.0, 100.0, 0.0),
+        (700.0, 100.0, 701.0, 600.0),
+        (100.0, 700.0, 101.0, -599.0),
+    ],
+)
+def test_it_is_off_by_no_more_than_it_must(before: float, database: float, after: float, ahead: float) -> None:
+    assert DatabaseClock().compare(before, database, after) == ahead
+
+
+def test_it_tells_the_databases_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = DatabaseClock()
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    assert clock.now() == 1000.0
+    clock.compare(1000.0, 400.0, 1000.0)
+    assert clock.now() == 400.0

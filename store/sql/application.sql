@@ -290,6 +290,18 @@ begin
     headers, group_id, delay, deliver_at, ttl, priority);
 end $$;
 
+-- The rows of a transaction with the ids and times of their halves, in order: from ``millisecond`` on (store/ids.py),
+-- with the slot of the outbox and the end of the row's number; after ``due``.
+create function coordinator.posted(asked xid8, millisecond int8, due timestamptz)
+returns table (id int8, due_at timestamptz, address_id int4, message bytea, available_at timestamptz,
+               expires_at timestamptz, priority int2, message_group int8)
+language sql stable as $$
+  select ((millisecond + dense_rank() over (order by o.number >> 12) - 1) << 22) | 4186112 | (o.number & 4095),
+         due + interval '1 microsecond' * row_number() over (order by o.number),
+         o.address_id, o.message, o.available_at, o.expires_at, o.priority, o.message_group
+    from coordinator.outbox o where o.xid = asked
+$$;
+
 -- Converts the rows of this transaction to messages, in order. Addresses are locked as by a batch: if one was removed
 -- meanwhile the commit is refused, and a later removal waits for the end of the commit.
 -- lock order: 7, 8; 1 (notice), skipping it
@@ -297,11 +309,7 @@ create function coordinator.send_outbox() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set standard_conforming_strings = on set enable_seqscan = off as $$
 declare
-  -- of the ids (store/ids.py), which have the slot of the outbox and the end of the row's number behind it
   millisecond int8 := 0;
-  -- numbers of rows whose id another session has taken; null: none
-  missing int8[];
-  removed boolean;
   due timestamptz;
   first_due constant timestamptz := clock_timestamp();
   turn boolean;
@@ -319,39 +327,33 @@ begin
   turn := exists (select from coordinator.lock l where l.name = 'notice' for update skip locked)
     or case when octet_length(query) < 10000 then query ~* '\mprepare\M' else true end;
   due := clock_timestamp();
+  if exists (
+    select from (select distinct o.address_id from coordinator.outbox o where o.xid = new.xid order by 1) used
+      left join lateral (
+        select a.id from coordinator.address a where a.id = used.address_id for key share) a on true
+     where a.id is null) then
+    raise exception 'coordinator.post: an address was removed after a message was posted to it'
+      using errcode = 'CO003';
+  end if;
   if to_regclass('coordinator.half_' || to_char(clock_timestamp() at time zone 'UTC', 'YYYYMMDD')) is null then
     raise exception 'coordinator.post: the store has no partition for today' using errcode = 'CO010',
       hint = 'The service makes partitions for two weeks ahead: start it.';
   end if;
   loop
     millisecond := greatest((extract(epoch from clock_timestamp()) * 1000)::int8 - 1704067200000, millisecond + 1);
-    with used as materialized (
-      select a.id as address from coordinator.address a
-       where a.id in (select o.address_id from coordinator.outbox o where o.xid = new.xid)
-       order by a.id for key share),
-    posted as materialized (
-      select o.*, u.address, due + interval '1 microsecond' * row_number() over (order by o.number) as due_at,
-             ((millisecond + dense_rank() over (order by o.number >> 12) - 1) << 22) | 4186112 | (o.number & 4095) as id
-        from coordinator.outbox o left join used u on u.address = o.address_id where o.xid = new.xid),
-    made as (
+    begin
       insert into coordinator.half (id, address_id, message, posted_at)
-      select p.id, p.address, p.message, p.due_at from posted p
-       where p.address is not null and (missing is null or p.number = any (missing))
-      on conflict do nothing returning id),
-    entries as (
-      insert into coordinator.entry (group_id, id, half_id, expires_at, available_at, priority, message_group)
-      select g.id, p.id, p.id, p.expires_at, greatest(p.available_at, p.due_at), p.priority,
-             case p.message_group when 1 then p.id else p.message_group end
-        from made m join posted p on p.id = m.id join coordinator.consumer_group g on g.address_id = p.address_id
-         for key share of g)
-    select array_agg(p.number), bool_or(p.address is null) into missing, removed from posted p
-     where (missing is null or p.number = any (missing)) and not exists (select from made m where m.id = p.id);
-    if removed then
-      raise exception 'coordinator.post: an address was removed after a message was posted to it'
-        using errcode = 'CO003';
-    end if;
-    exit when missing is null;
+      select p.id, p.address_id, p.message, p.due_at from coordinator.posted(new.xid, millisecond, due) p;
+      exit;
+    exception when unique_violation then -- another session has taken an id: all of the next millisecond, in their order
+    end;
   end loop;
+  insert into coordinator.entry (group_id, id, half_id, expires_at, available_at, priority, message_group)
+  select g.id, p.id, p.id, p.expires_at, greatest(p.available_at, p.due_at), p.priority,
+         case p.message_group when 1 then p.id else p.message_group end
+    from coordinator.posted(new.xid, millisecond, due) p
+    join coordinator.consumer_group g on g.address_id = p.address_id
+     for key share of g;
   delete from coordinator.outbox o where o.xid = new.xid;
   calls := set_config('coordinator.posting', '', true);
   if turn then

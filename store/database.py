@@ -21,6 +21,8 @@ from store.session import ASK, KEEPALIVE, SEEN, SETTINGS, Timeline, old_primary,
 
 #: How long each of several hosts is waited for at first: one may be dark. psycopg waits no shorter.
 _FIRST_SECONDS: Final = 2
+#: In a session that is to change nothing: whether the database would refuse changes, ``on`` or ``off``.
+READS_ALONE: Final = "coordinator.only_reads"
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
 #: or an application may keep its SQL transaction open (X2, X3).
 LONGEST_WAIT = text("set local lock_timeout = '10s'")
@@ -216,6 +218,8 @@ def _open(given: str, patience: Patience, hosts: Hosts) -> _Connection:
 def reading(url: str, *, application_name: str, patience: Patience) -> Iterator[Connection]:
     """Open a connection as :func:`connected`, on which nothing can be changed."""
     with connected(url, application_name=application_name, patience=patience) as connection:
+        # first what the database is by itself (store/recovery.py)
+        connection.execute(text(f"select set_config('{READS_ALONE}', current_setting('transaction_read_only'), false)"))
         connection.execute(text("set default_transaction_read_only = on"))
         connection.commit()
         yield connection

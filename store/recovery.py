@@ -45,7 +45,7 @@ from sqlalchemy.dialects import postgresql
 from store import channels, locks, removal
 from store.clock import CLOCK
 from store.commit import terms
-from store.database import BY_INDEX, Patience, connected
+from store.database import BY_INDEX, READS_ALONE, Patience, connected
 from store.errors import StoreError, StoreUnavailable, boundary
 from store.ids import OUTBOX, UuidV7
 from store.keys import keys_of, listed
@@ -219,8 +219,9 @@ LIVING = (
 #: whether an instance has beaten recently, and how many of those that have not ended have
 BEATING = heartbeat.c.beaten_at >= func.now() - timedelta(seconds=STALE_SECONDS)
 ALIVE = select(func.count()).select_from(instance.join(heartbeat)).where(instance.c.ended_at.is_(None), BEATING)
-#: whether the database refuses changes by this session: a standby, or a database or role set to read only
-READ_ONLY = (func.current_setting("transaction_read_only") == "on").label("only_reads")
+#: whether the database refuses changes: a standby, or a database or role set to read only
+_BY_ITSELF = func.nullif(func.current_setting(READS_ALONE, True), "")
+READ_ONLY = (func.coalesce(_BY_ITSELF, func.current_setting("transaction_read_only")) == "on").label("only_reads")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,13 +77,15 @@ class Remote:
             )
         else:
             connection = HTTPConnection(host, port, timeout=_SECONDS)
+        done = ""
         try:
+            connection.connect()
+            done = "" if body is None else "; what it was asked for may be done all the same"
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             value = json.loads(answer.read(), object_hook=_with_times)
         except (OSError, HTTPException, ValueError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
-            done = "" if body is None else "; what it was asked for may be done all the same"
             raise RemoteError(f"{self._place}: no answer of the API: {why}{done}") from None
         finally:
             connection.close()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from uuid import UUID
 
-from coordinator.codec.selectors import AMQP_FIELDS, KEYWORDS, LONGEST
+from coordinator.codec.selectors import KEYWORDS, LONGEST, PROPERTY_FIELDS
 from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
 from store.codec.encoding import decode, pairs, skip
@@ -135,8 +135,7 @@ def _all(octets: bytes, what: str, condition: Callable[[str, int, object], str])
 
 def _property(key: str, code: int, value: object) -> str:
     name = key.replace("-", "_")
-    # the header is no part of the properties
-    if f"amqp.{name}" not in AMQP_FIELDS or name in ("durable", "priority", "ttl", "first_acquirer", "delivery_count"):
+    if name not in PROPERTY_FIELDS:
         raise _refusal(f"amqp:properties-filter: {printable(key, 40)} is no field of the properties")
     if name == "user_id":
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""

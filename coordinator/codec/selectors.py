@@ -203,7 +203,7 @@ class View:
 
 
 _HEADER_FIELDS = ("durable", "priority", "ttl", "first_acquirer", "delivery_count")
-_PROPERTY_FIELDS = (
+PROPERTY_FIELDS = (
     "message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
     "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id",
 )  # fmt: skip
@@ -271,7 +271,7 @@ def _field(index: int, read: Callable[[View, int], object]) -> Evaluate:
 
 AMQP_FIELDS: dict[str, Evaluate] = {
     **{f"amqp.{name}": _field(index, View.header) for index, name in enumerate(_HEADER_FIELDS)},
-    **{f"amqp.{name}": _field(index, View.property) for index, name in enumerate(_PROPERTY_FIELDS)},
+    **{f"amqp.{name}": _field(index, View.property) for index, name in enumerate(PROPERTY_FIELDS)},
 }
 
 

@@ -290,6 +290,12 @@ begin
     headers, group_id, delay, deliver_at, ttl, priority);
 end $$;
 
+-- Whether a statement has the constraints looked at, and is no commit; of one that is too long to look into ``unseen``.
+create function coordinator.sets_constraints(statement text, unseen boolean) returns boolean
+language sql immutable as $$
+  select case when octet_length(statement) < 10000 then statement ~* '\mset\s+constraints\M' else unseen end
+$$;
+
 -- The rows of a transaction with the ids and times of their halves, in order: from ``millisecond`` on (store/ids.py),
 -- with the slot of the outbox and the end of the row's number; after ``due``.
 create function coordinator.posted(asked xid8, millisecond int8, due timestamptz)
@@ -318,8 +324,7 @@ declare
 begin
   get diagnostics calls = pg_context;
   if new.put_off < 100 and (
-    case when octet_length(query) < 10000 then query ~* '\mset\s+constraints\M' else new.put_off = 0 end
-    or case when octet_length(calls) < 10000 then calls ~* '\mset\s+constraints\M' else new.put_off = 0 end) then
+    coordinator.sets_constraints(query, new.put_off = 0) or coordinator.sets_constraints(calls, new.put_off = 0)) then
     set constraints coordinator.outbox_sent deferred;
     update coordinator.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
     return null;
@@ -458,8 +463,7 @@ declare
 begin
   get diagnostics calls = pg_context;
   if new.put_off < 100 and (
-    case when octet_length(query) < 10000 then query ~* '\mset\s+constraints\M' else new.put_off = 0 end
-    or case when octet_length(calls) < 10000 then calls ~* '\mset\s+constraints\M' else new.put_off = 0 end) then
+    coordinator.sets_constraints(query, new.put_off = 0) or coordinator.sets_constraints(calls, new.put_off = 0)) then
     set constraints coordinator.enlistment_decided deferred;
     update coordinator.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;
     return null;

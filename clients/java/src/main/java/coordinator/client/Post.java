@@ -5,10 +5,14 @@ import java.time.Instant;
 import java.time.OffsetDateTime;
 import java.time.ZoneOffset;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 
-/** A message to post in SQL: {@code Post.json("orders", "{\"order\": 4711}").messageId("order-4711").groupId("customer-12")}. */
+/**
+ * A message to post in SQL: {@code Post.json("orders", "{\"order\": 4711}").messageId("order-4711").groupId("customer-12")}; or
+ * many of one address and type in one statement, in the order of their bodies: what else is said of them holds for each.
+ */
 public final class Post {
     private final String address;
     private final String type;
@@ -40,6 +44,21 @@ public final class Post {
     /** A section of data. */
     public static Post octets(String address, byte[] body) {
         return new Post(address, "bytea", body.clone());
+    }
+
+    /** Many of {@link #text}. */
+    public static Post texts(String address, List<String> bodies) {
+        return new Post(address, "text[]", bodies.toArray(String[]::new));
+    }
+
+    /** Many of {@link #json}. */
+    public static Post jsons(String address, List<String> bodies) {
+        return new Post(address, "jsonb[]", bodies.toArray(String[]::new));
+    }
+
+    /** Many of {@link #octets}. */
+    public static Post manyOctets(String address, List<byte[]> bodies) {
+        return new Post(address, "bytea[]", bodies.stream().map(byte[]::clone).toArray(byte[][]::new));
     }
 
     public Post messageId(String value) {
@@ -86,12 +105,17 @@ public final class Post {
         return this;
     }
 
-    /** Of the body, in PostgreSQL. */
+    /** The function that posts it. */
+    String function() {
+        return type.endsWith("[]") ? "coordinator.post_many" : "coordinator.post";
+    }
+
+    /** Of the body or the bodies, in PostgreSQL. */
     String type() {
         return type;
     }
 
-    /** The arguments of {@code coordinator.post} in their order. */
+    /** The arguments of the function in their order. */
     Object[] values() {
         return new Object[] {
             address,

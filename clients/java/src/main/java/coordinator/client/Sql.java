@@ -15,7 +15,7 @@ import java.util.UUID;
  */
 public final class Sql {
     private static final String POST =
-            "select coordinator.post(?, ?::%s, ?::jsonb, ?::jsonb, ?, ?::float8 * interval '1 ms', ?::timestamptz,"
+            "select %s(?, ?::%s, ?::jsonb, ?::jsonb, ?, ?::float8 * interval '1 ms', ?::timestamptz,"
                     + " ?::float8 * interval '1 ms', ?::int4)";
     private static final String FIRST_TIME = "select coordinator.first_time(?, ?)";
     private static final String DISCHARGE = "select coordinator.discharge(?, ?)";
@@ -23,9 +23,9 @@ public final class Sql {
 
     private Sql() {}
 
-    /** The message is delivered when, and only if, the transaction commits. */
+    /** The message, or each of many, is delivered when, and only if, the transaction commits. */
     public static void post(Connection connection, Post post) throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(POST.formatted(post.type()))) {
+        try (PreparedStatement statement = connection.prepareStatement(POST.formatted(post.function(), post.type()))) {
             Object[] values = post.values();
             for (int index = 0; index < values.length; index++) {
                 statement.setObject(index + 1, values[index]);

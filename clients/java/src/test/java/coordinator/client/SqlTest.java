@@ -11,6 +11,7 @@ import java.sql.SQLException;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.UUID;
@@ -54,6 +55,24 @@ class SqlTest {
         assertEquals(7, order.getJMSPriority());
         assertTrue(found.get(found.size() - 1).isBodyAssignableTo(String.class));
         assertEquals("100 %s", found.get(found.size() - 1).getBody(String.class));
+    }
+
+    @Test
+    void manyComeInTheOrderOfTheirBodies() throws Exception {
+        String queue = Place.queue();
+        try (Connection own = Place.store()) {
+            Sql.post(own, Post.texts(queue, List.of("{100 %s}", "ä\"")).header("n", 1));
+            Sql.post(own, Post.jsons(queue, List.of("{\"item\": \"tea\"}", "null")));
+            Sql.post(own, Post.manyOctets(queue, List.of(new byte[] {0, 37})));
+            Sql.post(own, Post.texts(queue, List.of()));
+            own.commit();
+            assertEquals("22004", refused(() -> Sql.post(own, Post.texts(queue, Arrays.asList("tea", null)))));
+        }
+        List<Object> bodies = new ArrayList<>();
+        for (Message each : take(queue, 5)) {
+            bodies.add(each.isBodyAssignableTo(String.class) ? each.getBody(String.class) : each.getBody(byte[].class)[1]);
+        }
+        assertEquals(List.of("{100 %s}", "ä\"", "{\"item\": \"tea\"}", "null", (byte) 37), bodies);
     }
 
     private static String idOf(Message message) {

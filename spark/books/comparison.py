@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookDescription
-from spark.books.rows import Book, judged_row, usable
+from spark.books.rows import Book, judged_row, says, usable
 from spark.books.unusable import (
     messages_in_sql,
     posted_in_sql,
@@ -82,7 +82,7 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
 def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
     """Group the usable rows by key.
 
-    ``key, rows`` (how many), ``judged_row, at, book_committed, book_rolled_back, compared_<n>``."""
+    ``key, rows`` (how many), ``judged_row, at, book_committed, book_rolled_back, says, compared_<n>``."""
     return (
         rows.where(usable())
         .groupBy("key")
@@ -93,6 +93,7 @@ def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
             # one committed row of a repeated key counts; the key is also reported as repeated
             f.bool_or(f.col("state") == "committed").alias("book_committed"),
             f.bool_or(f.col("state") == "rolled-back").alias("book_rolled_back"),
+            f.min("says").alias("says"),
             *(f.min(f"compared_{place}").alias(f"compared_{place}") for place in range(pairs)),
         )
     )
@@ -203,7 +204,7 @@ class _Comparison:
 
 def detail_of(name: str, text: str, *columns: Column) -> Column:
     """Return the detail of a finding about a key of the book ``name``; with columns ``text`` is a format string."""
-    prefix = f.format_string(f"book {name}, key %s: ", shown(f.col("key")))
+    prefix = f.format_string(f"book {name}, key %s%s: ", shown(f.col("key")), says())
     return f.concat(prefix, f.format_string(text, *columns) if columns else f.lit(text))
 
 

@@ -154,7 +154,7 @@ def unmatched(book: Book, picked: DataFrame, groups: DataFrame, period: Period) 
 def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
     """Group the processed rows by consumer and key.
 
-    ``consumer, key, rows`` (how many), ``counted, judged_row, at, last_at, compared_<n>``."""
+    ``consumer, key, rows`` (how many), ``counted, judged_row, at, last_at, says, compared_<n>``."""
     return (
         rows.where(usable() & (f.col("state") == "processed"))
         .groupBy(*_KEY)
@@ -164,6 +164,7 @@ def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
             f.bool_or("judged_row").alias("judged_row"),
             f.min("at").alias("at"),
             f.max("at").alias("last_at"),
+            f.min("says").alias("says"),
             *(f.min(f"compared_{place}").alias(f"compared_{place}") for place in range(pairs)),
         )
     )

@@ -72,6 +72,8 @@ class Description(BaseModel):
     time: str
     grace: Annotated[timedelta, BeforeValidator(_duration)] = timedelta(minutes=5)
     equal: list[ComparedPair] = Field(default_factory=list)
+    #: columns that a finding about a row shows beside its key
+    show: list[str] = Field(default_factory=list, max_length=16)
 
     @property
     def states(self) -> dict[str, str]:

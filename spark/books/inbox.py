@@ -85,6 +85,7 @@ def open_inbox(store: Store, directory: Directory) -> Inbox:
             f.lit(None).cast("string").alias("unclear"),
             f.lit(False).alias("without_zone"),
             f.lit("processed").alias("state"),
+            f.lit(None).cast("string").alias("says"),
         ),
         types=(),
     )

@@ -114,7 +114,8 @@ def check_footers(description: Description, files: Files, names: Sequence[str]) 
 
 def _names(description: Description, column: str) -> bool:
     """Return whether the description names the column, alone or in a condition."""
-    plain = {description.key, description.time, *(pair.column for pair in description.equal)}
+    equal = (pair.column for pair in description.equal)
+    plain = {description.key, description.time, *description.show, *equal}
     conditions = (getattr(description, setting) for setting in description.states.values())
     word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
     return column.lower() in {name.lower() for name in plain} or any(map(word.search, conditions))

@@ -38,7 +38,8 @@ class Book:
 
     ``rows``: ``key`` (text), ``problem`` (``kind:detail`` of a finding, or null), ``at`` (null: it is of no period),
     ``unclear`` (the reason for that, else null), ``without_zone`` (it was assumed to be UTC), ``state`` (one of the
-    description's, or ``open``), and for each compared pair ``compared_<n>``, of the Spark type ``types[n]``.
+    description's, or ``open``), ``says`` (the columns that the description shows, or null), and for each compared
+    pair ``compared_<n>``, of the Spark type ``types[n]``.
     ``behind``: how long before the store the book was read. Later messages may have no row yet.
     """
 
@@ -59,6 +60,11 @@ class Book:
 def usable() -> Column:
     """Return the condition that a row, or a message (:func:`spark.picking.pick`), can be compared."""
     return f.col("problem").isNull() & f.col("key").isNotNull()
+
+
+def says() -> Column:
+    """Return what the row of a finding says, in brackets, or an empty string."""
+    return f.coalesce(f.concat(f.lit(" ("), f.col("says"), f.lit(")")), f.lit(""))
 
 
 def judged_row(period: Period) -> Column:
@@ -98,6 +104,7 @@ def open_book(spark: SparkSession, description: Description) -> Book:
         f.col(WITHOUT_ZONE).alias("without_zone"),
         state.alias("state"),
         several.alias("several"),
+        _said(description, types).alias("says"),
         *(f.col(f"`{pair.column}`").alias(name) for pair, name in zip(description.equal, compared, strict=True)),
     )
     problem = f.coalesce(
@@ -119,9 +126,22 @@ def open_book(spark: SparkSession, description: Description) -> Book:
         f.when(f.col("at").isNull(), unclear).alias("unclear"),
         "without_zone",
         "state",
+        "says",
         *compared,
     )
     return Book(description=description, rows=rows, types=tuple(types[pair.column] for pair in description.equal))
+
+
+def _said(description: Description, types: dict[str, DataType]) -> Column:
+    """Return the columns that a finding shows, with their names; null if there are none."""
+    if not description.show:
+        return f.lit(None).cast("string")
+    texts = {
+        name: f.hex(f"`{name}`") if isinstance(types[name], BinaryType) else f.col(f"`{name}`").cast("string")
+        for name in description.show
+    }
+    said = (f.concat(f.lit(f"{name} "), f.coalesce(shown(text), f.lit("null"))) for name, text in texts.items())
+    return f.concat_ws(", ", *said)
 
 
 def _check_columns(description: Description, types: dict[str, DataType]) -> None:
@@ -130,6 +150,7 @@ def _check_columns(description: Description, types: dict[str, DataType]) -> None
         ("key", description.key),
         ("time", description.time),
         *((f"equal[{place}].column", pair.column) for place, pair in enumerate(description.equal)),
+        *((f"show[{place}]", column) for place, column in enumerate(description.show)),
     ):
         if column not in types:
             raise BookError(f"book {name}: {setting}: there is no column {column!r}; there are {', '.join(types)}")

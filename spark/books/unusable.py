@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark.books.description import BookDescription, Description
-from spark.books.rows import usable
+from spark.books.rows import says, usable
 from spark.finding import HALF, Case, findings, shown
 from store.ids import OUTBOX, SLOTS
 
@@ -17,7 +17,8 @@ from store.ids import OUTBOX, SLOTS
 def unusable_rows(name: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
     """Return findings about rows of a book without a usable key, state or time."""
     unclear = f.col("problem").isNull() & f.col("unclear").isNotNull()
-    prefix = f.concat(f.lit(f"book {name}, key "), f.coalesce(shown(f.col("key")), f.lit("unknown")), f.lit(": "))
+    key = f.coalesce(shown(f.col("key")), f.lit("unknown"))
+    prefix = f.concat(f.lit(f"book {name}, key "), key, says(), f.lit(": "))
     problem = Case(
         kind=f.substring_index("problem", ":", 1),
         severity="warning",
@@ -109,7 +110,7 @@ def repeated_rows(name: str, by_key: DataFrame, seen_at: datetime) -> DataFrame:
         kind="repeated-key",
         severity="warning",
         where=f.col("judged_row") & (f.col("rows") > 1),
-        detail=f.format_string(f"book {name}, key %s: in %d rows", shown(f.col("key")), f.col("rows")),
+        detail=f.format_string(f"book {name}, key %s%s: in %d rows", shown(f.col("key")), says(), f.col("rows")),
         suggested_repair="find out which row is right; until then the key counts as committed when one row says so",
     )
     return findings(by_key, seen_at, repeated)

@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,14 +103,19 @@ def _free_port() -> int:
     return port
 
 
-def _save_tour(tree: Tree, programs: str, options: str) -> None:
-    """The README's programs, and the script ``/tour/go``. ``options``: of the service and its commands."""
+def _save_programs(tree: Tree, url: str) -> None:
+    """The README's programs in ``/tour``."""
     (tree.folder / "tour").mkdir()
-    url = f"amqp://127.0.0.1:{_free_port()}"
     for block in blocks(section("A tour of two minutes")):
         if block.language == "python":
             text = block.text.replace("amqp://127.0.0.1:5672", url)
             (tree.folder / "tour" / text.split()[1].rstrip(":")).write_text(text)
+
+
+def _save_tour(tree: Tree, programs: str, options: str) -> None:
+    """And the script ``/tour/go``. ``options``: of the service and its commands."""
+    url = f"amqp://127.0.0.1:{_free_port()}"
+    _save_programs(tree, url)
     go = _TOUR.replace("URL", url).replace("OPTIONS", options).replace("BIN", programs)
     (tree.folder / "tour" / "go").write_text(go)
 
@@ -137,24 +143,85 @@ def test_it_is_installed_and_the_tour_goes(tree: Tree, dist: Path) -> None:
     assert tree.run("sh", "/tour/go").endswith("tea\nmilk\n")
 
 
-def test_the_package_serves_as_its_user_and_leaves_its_data(dist: Path) -> None:
-    """On the release that this machine has, of which it is."""
+def _wait_until(holds: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
+
+
+class Booted:
+    """A :class:`Tree` whose own systemd runs, in namespaces of its own: its network has a loopback alone."""
+
+    def __init__(self, tree: Tree) -> None:
+        command = ["systemd-nspawn", "--directory", tree.folder, "--boot", "--register=no", "--keep-unit"]
+        self._container = subprocess.Popen(
+            [*command, "--private-network", "--console=pipe"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        children = Path(f"/proc/{self._container.pid}/task/{self._container.pid}/children")
+        _wait_until(lambda: bool(children.read_text()), "systemd is started")
+        self._first = children.read_text().split()[0]
+        up = ("running", "degraded")
+        _wait_until(lambda: self._tried("systemctl", "is-system-running").stdout.strip() in up, "systemd is up")
+
+    def _tried(self, *command: str) -> subprocess.CompletedProcess[str]:
+        inside = ["nsenter", f"--target={self._first}", "--all", "--root", "--wd=/tour"]
+        return subprocess.run(
+            [*inside, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False
+        )
+
+    def run(self, *command: str) -> str:
+        """What it prints; it has to end with 0."""
+        done = self._tried(*command)
+        assert done.returncode == 0, done.stdout + self._tried("journalctl", "--unit=coordinator", "--lines=30").stdout
+        return done.stdout
+
+    def main_process(self) -> str:
+        return self.run("systemctl", "show", "--property=MainPID", "--value", "coordinator").strip()
+
+    def close(self) -> None:
+        self._container.terminate()
+        self._container.communicate(timeout=_PATIENCE_SECONDS)
+
+
+def test_the_package_serves_under_systemd_and_leaves_its_data(dist: Path) -> None:
+    """On the release of this machine, for which it is made. Its main process is killed, and it is installed anew."""
+    if shutil.which("systemd-nspawn") is None:
+        pytest.skip("systemd-nspawn (of systemd-container) is not there")
     release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     done = subprocess.run([ROOT / ".ci" / "deb"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (package,) = dist.glob("*.deb")
     depends = subprocess.run(["dpkg-deb", "--field", package, "Depends"], capture_output=True, text=True, check=True)
     needed = {name.split()[0] for name in depends.stdout.split(",")}
-    with _debian(release, sorted(needed)) as tree:
+    with _debian(release, sorted(needed | {"systemd-sysv", "dbus"})) as tree:
         shutil.copy(package, tree.folder)
-        tree.run("dpkg", "--install", f"/{package.name}")
-        assert tree.run("stat", "--format=%U:%G %a", "/var/lib/coordinator") == "coordinator:coordinator 700\n"
-        _save_tour(tree, "/opt/coordinator/bin", "--config /etc/coordinator/coordinator.toml")
-        as_its_user = ["setpriv", "--reuid=coordinator", "--regid=coordinator", "--init-groups", "--reset-env"]
-        metrics = f"COORDINATOR_METRICS__LISTEN=http://127.0.0.1:{_free_port()}"
-        said = tree.run(*as_its_user, "env", metrics, "sh", "/tour/go")
-        assert "its rules compiled as well" in said
-        assert said.endswith("tea\nmilk\n")
-        tree.run("dpkg", "--purge", "amqp-transaction-coordinator")
+        _save_programs(tree, "amqp://127.0.0.1:5672")
+        with closing(Booted(tree)) as machine:
+            machine.run("dpkg", "--install", f"/{package.name}")
+            owner = machine.run("stat", "--format=%U:%G %a", "/var/lib/coordinator")
+            assert owner == "coordinator:coordinator 700\n"
+            machine.run("systemctl", "enable", "--now", "coordinator")
+            python = "/opt/coordinator/bin/python"
+            transaction = machine.run(python, "post.py", "commit", "tea", "milk").strip()
+            killed = machine.main_process()
+            machine.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", "coordinator")
+            _wait_until(lambda: machine.main_process() not in ("0", killed), "systemd starts it again")
+            machine.run("systemctl", "start", "coordinator")  # returns once it is ready
+            config = ("--config", "/etc/coordinator/coordinator.toml")
+            shown = machine.run(
+                "runuser", "--user=coordinator", "--", "coordinator", "transaction", "show", *config, transaction
+            )
+            assert transaction in shown
+            before = machine.main_process()
+            machine.run("dpkg", "--install", f"/{package.name}")
+            machine.run("systemctl", "start", "coordinator")
+            assert machine.main_process() != before
+            assert machine.run(python, "take.py") == "tea\nmilk\n"
+            machine.run("dpkg", "--purge", "amqp-transaction-coordinator")
+            assert machine.run("systemctl", "list-units", "--all", "--no-legend", "coordinator.service") == ""
         assert (tree.folder / "var/lib/coordinator/postgresql").is_dir()
         assert not (tree.folder / "opt/coordinator").exists()

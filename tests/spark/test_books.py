@@ -163,6 +163,7 @@ def test_a_description_that_is_not_there(tmp_path: Path) -> None:
             r"book orders: time: column 'amount' is decimal\(10,2\), expected a timestamp",
         ),
         (('column = "amount"', 'column = "sum"'), r"book orders: equal\[0\].column: there is no column 'sum'"),
+        (("[options]", "show = ['customer']\n[options]"), r"book orders: show\[0\]: there is no column 'customer'"),
         (("status = 'paid'", "state = 'paid'"), "book orders: committed_when: .*state"),
         (("status = 'paid'", "status ="), "book orders: committed_when: "),
         (
@@ -366,6 +367,33 @@ def test_of_a_long_value_its_beginning_is_shown(spark: SparkSession, tmp_path: P
     said = "amount is 12.50 in the book, body:$.amount is"
     assert sorted(row["detail"] for row in found) == [
         f"book orders, key {key}: {said} {text} in the message" for key, text in zip("LS", shown, strict=True)
+    ]
+
+
+@pytest.mark.rule("R20", "R21", "R25", "R30")
+def test_a_finding_about_a_row_shows_the_columns_that_the_description_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop = Shop()
+    shop.row("lost", amount=None)
+    shop.row("twice")
+    shop.row("twice")
+    shop.committed("twice")
+    shop.committed("nowhere")
+    shop.row("different", amount=Decimal(10))
+    shop.committed("different")
+    shop.row("never", "lent", at=None)
+    spark.createDataFrame(shop.rows, SCHEMA).write.parquet(str(tmp_path / "orders.parquet"))
+    description = BOOK.replace("[options]", 'show = ["status", "amount"]\n[options]')
+    found = compare(spark, shop, describe_text(tmp_path, description), Period())
+    assert sorted(row["detail"] for row in found) == [
+        "book orders, key different (status paid, amount 10.00): amount is 10.00 in the book, body:$.amount is 12.5 in"
+        " the message",
+        "book orders, key lost (status paid, amount null): the book says committed, the coordinator knows nothing of"
+        " it",
+        "book orders, key never (status lent, amount 12.50): placed_at is null",
+        "book orders, key nowhere: the coordinator committed it, the book has no row",
+        "book orders, key twice (status paid, amount 12.50): in 2 rows",
     ]
 
 

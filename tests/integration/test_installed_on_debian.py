@@ -154,7 +154,14 @@ class Booted:
     """A :class:`Tree` whose own systemd runs, in namespaces of its own: its network has a loopback alone."""
 
     def __init__(self, tree: Tree) -> None:
-        command = ["systemd-nspawn", "--directory", tree.folder, "--boot", "--register=no", "--keep-unit"]
+        command: list[str | Path] = [
+            "systemd-nspawn",
+            "--directory",
+            tree.folder,
+            "--boot",
+            "--register=no",
+            "--keep-unit",
+        ]
         self._container = subprocess.Popen(
             [*command, "--private-network", "--console=pipe"],
             stdin=subprocess.DEVNULL,

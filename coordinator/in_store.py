@@ -375,6 +375,7 @@ class InStore:
         for entry in retired:
             if self.is_rolled_back or entry not in self.held:
                 txn.keep(entry)
+        txn.conclude_acquired(stays=False)
         txn.returned()
 
     def write(self, batch: Batch) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from coordinator.instance import Instance
     from coordinator.outcomes import Outcome
     from coordinator.registry import Registry
+    from coordinator.transaction import Transaction
     from coordinator.transitions import DeliveryEvent
     from store.commit.batch import Batch
     from store.errors import StoreError
@@ -66,9 +67,13 @@ class Retirement:
         """Apply a plain state. ``outcome``: None if the state has none; ``settled``: the peer has settled the
         delivery.
         """
-        if entry.txn is not None:
-            # enlisted: before the discharge, a plain state can only settle the delivery
-            entry.peer_settled = entry.peer_settled or settled
+        txn = entry.txn
+        if txn is not None:
+            if entry.state is SENT and outcome is not None and not txn.discharged:
+                _enlist(link, txn, entry, outcome, settled)  # it was acquired in it, so its outcome is of it, too (T33)
+            else:
+                # enlisted: before the discharge, a plain state can only settle the delivery
+                entry.peer_settled = entry.peer_settled or settled
         elif outcome is not None or settled:
             outcome = outcome or link.default_outcome or RELEASED
             link.has_decided = link.has_decided or outcome.kind is not Kind.RELEASED
@@ -98,12 +103,7 @@ class Retirement:
             txn.refuse(refusal)  # a checkable one would stay undecided, and could be committed without the retirement
             txn.control.refuse(refusal)
         elif entry.state is not DECIDED:  # else it is settled outside transactions already
-            link.transactional = True
-            outcome = outcome or link.default_outcome or FAILED
-            if txn.in_store is not None:
-                txn.in_store.retire(entry, outcome, settled)
-            else:
-                txn.retire(entry, outcome, settled)
+            _enlist(link, txn, entry, outcome or link.default_outcome or FAILED, settled)
 
     def link_ended(
         self, link: Retiring, entries: Iterable[Entry], *, unsent: Collection[Entry] = (), dropped: bool
@@ -126,6 +126,14 @@ class Retirement:
             self._settlements.add(entry, outcome if came else UNTRANSFERRED, LINK_LOST, behind_others=waits)
             if came:
                 outcome = others
+
+
+def _enlist(link: Retiring, txn: Transaction, entry: Entry, outcome: Outcome, settled: bool) -> None:
+    link.transactional = True
+    if txn.in_store is not None:
+        txn.in_store.retire(entry, outcome, settled)
+    else:
+        txn.retire(entry, outcome, settled)
 
 
 def _undecided(link: Retiring) -> tuple[Outcome, Outcome]:

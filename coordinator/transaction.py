@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from coordinator.errors import Condition, Refusal
 from coordinator.group import deliveries
 from coordinator.memory import POST_OCTETS
-from coordinator.outcomes import without_annotations
+from coordinator.outcomes import RELEASED, without_annotations
 from coordinator.transitions import (
     ACTIVE,
     AFTER_DISCHARGE,
@@ -24,10 +24,12 @@ from coordinator.transitions import (
     CHECKABLE,
     COMMITTED,
     COMMITTING,
+    ENLISTED,
     KEPT,
     LEFT,
     ROLLBACK_ONLY,
     ROLLED_BACK,
+    SENT,
     WAITING,
     WAITING_CHECKABLE,
     WAITING_REFUSED,
@@ -64,10 +66,10 @@ class Transaction:
     """One transaction, from its declare to its decision. :mod:`coordinator.transitions` has the table of its states."""
 
     __slots__ = (
-        "_waiting_callers", "annotated", "answer", "began", "columns", "control", "counted", "counts_as_failed",
-        "dropped", "entries", "error", "fail", "half_ids", "id", "in_store", "instance", "octets", "owner", "parked",
-        "partials", "posts", "purged", "reason", "registered", "registry", "retired", "returning", "rows", "spooled",
-        "state", "timeout", "undone", "unsettled_posts", "wire_state",
+        "_waiting_callers", "acquired", "annotated", "answer", "began", "columns", "control", "counted",
+        "counts_as_failed", "dropped", "entries", "error", "fail", "half_ids", "id", "in_store", "instance", "octets",
+        "owner", "parked", "partials", "posts", "purged", "reason", "registered", "registry", "retired", "returning",
+        "rows", "spooled", "state", "timeout", "undone", "unsettled_posts", "wire_state",
     )  # fmt: skip
 
     def __init__(self, registry: Registry, txn_id: bytes, owner: object, control: Control, timeout: float) -> None:
@@ -112,11 +114,11 @@ class Transaction:
         self.counted = 0
         #: the part of the octets that are annotations of its retirements
         self.annotated = 0
-        #: octets of its posts that are in files
-        self.spooled = 0
+        self.spooled = 0  #: octets of its posts that are in files
         #: how many posts were dropped because the transaction can only roll back
         self.dropped = 0
         self.retired: list[Entry] = []
+        self.acquired: dict[Entry, None] = {}  #: deliveries that a flow has acquired in it (T33)
         #: whether a rollback counts its retired deliveries as failed: not where the service itself causes it (D5)
         self.counts_as_failed = True
         #: some retired entries were removed with their addresses: the commit leaves them out
@@ -245,12 +247,34 @@ class Transaction:
             self.counted += len(message)
             self.instance.memory.transactions += len(message)
 
+    def acquire(self, entry: Entry) -> None:
+        """Acquire a delivery: unless the transaction commits, it returns to its queue, whatever its outcome (T33)."""
+        if not self.began:
+            self.begin()
+        entry.txn = self
+        self.acquired[entry] = None
+
+    def conclude_acquired(self, *, stays: bool) -> None:
+        """Release the acquired deliveries that have no outcome. ``stays``: as the transaction is committed, they stay
+        with their consumers; else they return (T33).
+        """
+        acquired, self.acquired = self.acquired, {}
+        for entry in acquired:
+            if entry.txn is self and entry.state is SENT:
+                entry.txn = None
+                entry.last_txn = self.id
+                if entry.peer_settled:
+                    outcome = deliveries.default_outcome(entry, fails=self.counts_as_failed)
+                    self.registry.settlements.add(entry, outcome)
+                elif not stays:
+                    self.registry.settlements.add(entry, RELEASED)
+
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
         """Retire a delivery: the commit applies its outcome; a later outcome replaces the first (T26, T29)."""
         if not self.began:
             self.begin()
         before = 0
-        if entry.txn is not self:
+        if entry.state is not ENLISTED:
             entry.txn = self
             self.retired.append(entry)
         elif entry.outcome is not None:
@@ -411,9 +435,9 @@ class Transaction:
 
     def _write_undone(self, batch: Batch) -> None:
         """Write the outcomes with which a rollback returns retired deliveries."""
-        # A delivery that the peer has not settled stays with the peer (T27). Any other gets the default outcome (T28);
-        # if its link was detached meanwhile, the delivery has failed (D5).
-        self.undone = [(entry, entry.peer_settled or entry.link is None) for entry in self.retired]
+        # A delivery that the peer has not settled stays with the peer (T27), unless it was acquired in the transaction
+        # (T33). Any other gets the default outcome (T28); if its link was detached meanwhile, it has failed (D5).
+        self.undone = [(entry, self._returns(entry)) for entry in self.retired]
         decided = [entry for entry, is_decided in self.undone if is_decided]
         for entry in decided:
             entry.outcome = deliveries.default_outcome(entry, fails=self.counts_as_failed)
@@ -457,13 +481,17 @@ class Transaction:
                 self.keep(entry)
 
     def keep(self, entry: Entry) -> None:
-        """Restore the state before the retirement; a settled or linkless delivery gets the default outcome."""
+        """Restore the state before the retirement; a delivery that does not stay gets the default outcome."""
         entry.last_txn = self.id
         entry.txn = entry.outcome = None
         entry.met(KEPT)
-        if entry.peer_settled or entry.link is None:
+        if self._returns(entry):
             outcome = deliveries.default_outcome(entry, fails=self.counts_as_failed)
             self.registry.settlements.add(entry, outcome)
+
+    def _returns(self, entry: Entry) -> bool:
+        """Whether a retired delivery returns to its queue when the transaction rolls back."""
+        return entry.peer_settled or entry.link is None or entry in self.acquired
 
     def _finish(self) -> None:
         """Answer the discharge with the decision."""
@@ -474,6 +502,8 @@ class Transaction:
         """Release what the transaction holds, and answer its discharge, if any. ``committed``: None: unknown."""
         if self.unsettled_posts:
             self.conclude_posts(committed)
+        if self.acquired:
+            self.conclude_acquired(stays=committed is True)
         if self.returning:
             self.returned()
         self.posts = []

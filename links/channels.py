@@ -55,8 +55,8 @@ class End:
     """A link that the peer has attached."""
 
     __slots__ = (
-        "channel", "delivery", "hidden_fields", "incomplete", "keys", "limit", "name", "pointer", "refusal", "resumes",
-        "second", "sends", "settled", "txn_id",
+        "acquires", "channel", "delivery", "hidden_fields", "incomplete", "keys", "limit", "name", "pointer",
+        "refusal", "resumes", "second", "sends", "settled", "txn_id",
     )  # fmt: skip
 
     def __init__(self, name: str, channel: int, *, sends: bool, second: bool) -> None:
@@ -71,6 +71,9 @@ class End:
         self.second = second
         #: if the peer is the receiver: the delivery-count up to which it has granted credit
         self.limit = 0
+        #: the txn-id that its flows have named last: its messages are acquired in that transaction (T33); empty: a
+        #: later one has properties without a txn-id
+        self.acquires: bytes | None = None
         #: whether its current delivery is incomplete
         self.incomplete = False
         #: the last begun delivery: its id, its transaction, and whether it resumes one of an earlier link
@@ -450,11 +453,14 @@ class Channels:
                     raise Refusal(Condition.INVALID_FIELD, f"a flow of the session, without a handle, with {name}")
             return partial(self._echo, number, None, drains=False) if asked else None
         end = self._link(channel, found, 4)
-        if not end.sends and found.tells(10, _TXN_ID):
-            text = (
-                "messages are not acquired in a transaction (part 4, section 4.4.3): expected a flow without a txn-id"
-            )
-            return Before(self._refuse, end, Refusal(Condition.NOT_IMPLEMENTED, text))
+        txn_id = None if end.sends else found.told(10, _TXN_ID)
+        if txn_id is not None:
+            if not isinstance(txn_id, bytes):
+                text = f"a flow whose {_TXN_ID} is no binary"
+                return Before(self._refuse, end, Refusal(Condition.INVALID_FIELD, text))
+            end.acquires = txn_id
+        elif end.acquires is not None and found.has(10):
+            end.acquires = b""
         end.limit = (found.number(5) or 0) + min(found.number(6) or 0, MOST_CREDIT)
         drains = found.value(8) is True and not end.sends
         return partial(self._echo, number, end, drains) if asked or drains else None

@@ -163,6 +163,8 @@ class Checking(Delivering):
             self.drained()
 
     def on_flow(self) -> None:
+        if self.refuses_acquisition():
+            return
         self._read_credit()
         if self.draining and self.room <= 0:
             self.none_due()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
+    from coordinator.transaction import Transaction
     from links.connection import Connection
     from links.outgoing import Filters
 
@@ -42,8 +44,9 @@ class Consuming(Outgoing):
     """Sends entries, and passes on the peer's outcomes; implements :class:`coordinator.group.entries.Consumer`."""
 
     __slots__ = (
-        "_frame", "_group", "_left_some", "_most_handed", "_most_unsettled", "_reported_full", "_retirement",
-        "_settling_makes_room", "_starved", "by_name", "has_decided", "shut", "transactional", "undecided", "unsettled",
+        "_acquiring", "_frame", "_group", "_left_some", "_most_handed", "_most_unsettled", "_reported_full",
+        "_retirement", "_settling_makes_room", "_starved", "by_name", "has_decided", "shut", "transactional",
+        "undecided", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +66,8 @@ class Consuming(Outgoing):
         self.undecided = NONE
         self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
+        #: the transaction in which the link acquires its messages (T33)
+        self._acquiring: Transaction | None = None
         self._most_unsettled = connection.service.bounds.unsettled_per_link
         self._reported_full = False
         #: the link stops when all links of the connection have handed more octets than this to the engine
@@ -88,6 +93,8 @@ class Consuming(Outgoing):
 
     @property
     def room(self) -> int:
+        if self._end is not None and self._end.acquires is not None and not self._acquires(self._end.acquires):
+            return 0
         room = self._most_unsettled - len(self.unsettled)
         self._settling_makes_room = room < self.credit
         if self.credit < room:
@@ -123,6 +130,35 @@ class Consuming(Outgoing):
             most = engine.transport_remote_max_frame(connection.transport)
             self._frame = max(1, most - _FRAME_BESIDES) if most else 0
         return window
+
+    def refuses_acquisition(self) -> bool:
+        if self._end is None or self._end.acquires is None or self._acquires(self._end.acquires):
+            return False
+        self._refuse_unknown(self._end.acquires)
+        return True
+
+    def _acquires(self, txn_id: bytes) -> bool:
+        """Look up the transaction in which the link acquires messages; whether the link may send. It acquires outside
+        once the transaction is discharged, or no flow names it; for one that is not known the link ends (T33).
+        """
+        service = self.connection.service
+        txn = service.registry.for_work(txn_id, self.connection)
+        if txn is not None:
+            if self._acquiring is not txn:
+                self._acquiring, self.in_txn = txn, states.acquired_in(txn.id)
+            return True
+        if txn_id and (self._acquiring is None or self._acquiring.id != txn_id):
+            # not here: who asks for the room goes through the consumers
+            service.loop.call_later(0, partial(self._refuse_unknown, txn_id))
+            return False
+        assert self._end is not None
+        self._end.acquires = self._acquiring = None
+        self.in_txn = b""
+        return True
+
+    def _refuse_unknown(self, txn_id: bytes) -> None:
+        if self.open:
+            self.refuse(self.connection.service.registry.unknown(txn_id, self.connection.user_id))
 
     def _report_full(self) -> None:
         self._reported_full = True
@@ -162,9 +198,12 @@ class Consuming(Outgoing):
             self._leave_to_others(entry, error.args[0])
             return True
         output = self.connection.output
+        txn = self._acquiring
+        if txn is not None:
+            txn.acquire(entry)
         if self.presettled and not entry.whole:
             engine.delivery_settle(delivery)
-            self.connection.service.settlements.add(entry, ACCEPTED)
+            self._accept_presettled(entry)
         else:
             entry.link = self
             entry.delivery = delivery
@@ -200,6 +239,12 @@ class Consuming(Outgoing):
             entry.link = entry.delivery = None
             engine.delivery_settle(delivery)
             self.connection.output.settled_one(delivery)
+            self._accept_presettled(entry)
+
+    def _accept_presettled(self, entry: Entry) -> None:
+        if entry.txn is not None:
+            self._retirement.settle(self, entry, ACCEPTED, settled=True)
+        else:
             self.connection.service.settlements.add(entry, ACCEPTED)
 
     # -- outcomes

@@ -90,6 +90,14 @@ class Delivering(Link):
     def lost(self) -> None:
         self.connection.held_back.pop(self, None)
 
+    def refuses_acquisition(self) -> bool:
+        """Refuse to acquire messages in a transaction if a flow names one (part 4, section 4.4.3); whether it has."""
+        if self._end is None or self._end.acquires is None:
+            return False
+        text = f"the link {self.name!r} acquires nothing in a transaction: expected flows without a txn-id"
+        self.refuse(Refusal(Condition.NOT_IMPLEMENTED, text))
+        return True
+
     def _backlogged(self) -> bool:
         """Whether too many octets wait to be written for the link to send."""
         output = self.connection.output
@@ -191,7 +199,8 @@ class Outgoing(Delivering):
 
     role = RECEIVER
     __slots__ = (
-        "_address", "_large", "_most_octets", "_queue", "_store_prefix", "default_outcome", "key", "presettled",
+        "_address", "_large", "_most_octets", "_queue", "_store_prefix", "default_outcome", "in_txn", "key",
+        "presettled",
     )  # fmt: skip
 
     def __init__(
@@ -209,6 +218,8 @@ class Outgoing(Delivering):
         #: the largest message that the peer accepts; 0: any (part 2, section 2.7.3)
         self._most_octets: int = engine.link_remote_max_message_size(pointer)
         self._large: Large | None = None
+        #: the encoded state of transfers that are acquired in a transaction; empty: they are in none
+        self.in_txn = b""
         self._address = address
         address.users.add(self)
         self._queue = queue
@@ -228,6 +239,8 @@ class Outgoing(Delivering):
         return asked
 
     def on_flow(self) -> None:
+        if self.refuses_acquisition():
+            return
         credit = max(0, engine.link_credit(self.pointer))
         drains = bool(engine.link_get_drain(self.pointer))
         self._owes_flow = self._owes_flow or (drains and credit > 0)
@@ -267,11 +280,19 @@ class Outgoing(Delivering):
         tag = self._store_prefix + b"%d" % entry.id
         if entry.whole:
             delivery = steps.outgoing_delivery(pointer, tag)
+            if self.in_txn:
+                engine.set_state(delivery, engine.TRANSACTIONAL, self.in_txn)
             self._large = Large(entry, delivery)
             self.draining = False
             self._send_head(self._large, octets)
             return delivery
-        delivery = steps.send_whole(pointer, tag, octets)
+        if self.in_txn:
+            delivery = steps.outgoing_delivery(pointer, tag)
+            engine.set_state(delivery, engine.TRANSACTIONAL, self.in_txn)
+            engine.link_send(pointer, octets, len(octets))
+            engine.link_advance(pointer)
+        else:
+            delivery = steps.send_whole(pointer, tag, octets)
         connection = self.connection
         connection.output.handed += len(octets)
         self.credit -= 1

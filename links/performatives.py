@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from store.codec.encoding import LISTS, DecodeError, contents, encode_list, pairs, scalar, skip
+from store.codec.encoding import LISTS, DecodeError, contents, encode_list, pairs, scalar, scalar_of, skip
 from store.codec.values import Symbol
 
 if TYPE_CHECKING:
@@ -164,15 +164,15 @@ class Performative:
             scalar(self.octets, fields[0])[0] if fields and self.octets[fields[0] : fields[0] + 1] in _STRINGS else None
         )
 
-    def tells(self, place: int, key: str) -> bool:
-        """Whether the field is a map in which this symbol has a value.
+    def told(self, place: int, key: str) -> object:
+        """Return the scalar that this symbol has in a map, which is the field; None: it has none.
 
-        :raises DecodeError: it is present, and not a map.
+        :raises DecodeError: the field is present, and not a map; or the value is not a scalar.
         """
         if not self.has(place) or key.encode() not in bytes(self.octets[self.starts[place] :]):
-            return False
+            return None
         found = pairs(self.octets, self.starts[place])
-        return any(name == key and pair[skip(pair, 0) :] != b"@" for name, pair in found if type(name) is Symbol)
+        return next((scalar_of(pair) for name, pair in found if type(name) is Symbol and name == key), None)
 
 
 def starts_of(octets: Octets, at: int, most: int) -> list[int]:

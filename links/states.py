@@ -76,6 +76,11 @@ def rejected_in(txn_id: bytes, refusal: Refusal, tag: bytes | None) -> bytes:
     return encode_list([b"\xa0\x10" + txn_id, b"\x00\x53\x25" + encode_list([error])])
 
 
+def acquired_in(txn_id: bytes) -> bytes:
+    """Encode the fields of ``transactional-state(txn-id)``."""
+    return b"\xc0\x13\x01\xa0\x10" + txn_id
+
+
 def retired_in(txn_id: bytes, kind: Kind) -> bytes:
     """Encode the fields of ``transactional-state(txn-id, outcome)``, with an outcome of this kind."""
     return b"\xc0\x17\x02\xa0\x10" + txn_id + b"\x00\x53" + bytes((CODE[kind],)) + b"\x45"

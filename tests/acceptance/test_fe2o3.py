@@ -46,6 +46,12 @@ def test_retirements_rolled_back_and_committed(run: Run) -> None:
     assert seen["left"] == ["m2"]  # released in the transaction that committed
 
 
+@pytest.mark.rule("T33")
+def test_messages_acquired_in_a_transaction(run: Run) -> None:
+    """What has no outcome returns with the rollback as it was, and stays with the client after the commit."""
+    assert run("acquire") == {"seen": [[["m0", 0], ["m1", 0]], [["m0", 1], ["m1", 0]]], "left": ["m1", "m2"]}
+
+
 @pytest.mark.day
 @pytest.mark.rule("T31", "T3")
 def test_posts_and_retirements_as_one(run: Run) -> None:

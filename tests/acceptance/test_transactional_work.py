@@ -1,9 +1,7 @@
-"""Work in transactions frame by frame: many links as one, acquisition, empty transactions (part 4, section 4.4; rules
-T31, T33, T35)."""
+"""Work in transactions frame by frame: many links as one, empty transactions (part 4, section 4.4; rules T31 and
+T35)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
@@ -12,14 +10,12 @@ from tests.wire.frames import (
     Accepted,
     Declare,
     Discharge,
-    Flow,
     Transfer,
     frame,
 )
 from tests.wire.links import Receiver
 from tests.wire.messages import VALUE, data, section
 from tests.wire.queues import post
-from tests.wire.types import Symbol
 
 
 @pytest.mark.rule("T31")
@@ -46,37 +42,6 @@ def test_many_links_and_sessions_are_one(begin: Begin, address: str, fail: bool)
         assert other.receiver(name).bodies() == ([b"old"] if fail else [b"new"])
     control.commit(aside)
     assert other.receiver(names[0]).bodies() == [b"aside"]
-
-
-@pytest.mark.rule("T33")
-@pytest.mark.parametrize("counted", [True, False], ids=["", "without-next-incoming-id"])
-@pytest.mark.parametrize("symbolic", [False, True], ids=["", "by-symbol"])
-def test_a_flow_with_a_txn_id_ends_its_link(begin: Begin, address: str, symbolic: bool, counted: bool) -> None:
-    """Part 4, section 4.4.3: its credit acquires nothing, and the session goes on."""
-    session = begin()
-    post(session, address, b"x")
-    control, consumer = session.control(), session.receiver(address)
-    txn = control.declare()
-    flow = Flow(
-        next_incoming_id=session.next_incoming_id if counted else None, incoming_window=100,
-        next_outgoing_id=session.next_outgoing_id, outgoing_window=100, handle=consumer.handle, delivery_count=0,
-        link_credit=1, properties={"txn-id": txn},
-    )  # fmt: skip
-    session.peer.send(flow.encoded(symbolic=symbolic), channel=session.channel)
-    assert consumer.error == "amqp:not-implemented"
-    assert not consumer.arrived
-    taken = session.receiver(address).drain()
-    assert [(delivery.body, delivery.count) for delivery in taken] == [(b"x", 0)]
-
-
-@pytest.mark.rule("T33")
-@pytest.mark.parametrize("properties", [{Symbol("txn-id"): None}, {"my-txn-id": b"t"}, {Symbol("x"): Symbol("txn-id")}])
-def test_a_flow_with_other_properties_gives_credit(begin: Begin, address: str, properties: dict[Any, Any]) -> None:
-    session = begin()
-    post(session, address, b"x")
-    consumer = session.receiver(address)
-    consumer.credit(1, properties=properties)
-    assert consumer.take().body == b"x"
 
 
 @pytest.mark.rule("T35")

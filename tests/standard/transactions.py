@@ -71,9 +71,12 @@ TRANSACTIONS = (
          "amqp:transaction:rollback.", "transactional_retirement: two_undecided_transactions_for_one_delivery",
          "transactional_retirement: two_dispositions_of_one_delivery_mean_the_same_in_one_write"),
     kept("4.4.3", MUST, "A link whose messages are not acquired in transactions ends with amqp:not-implemented when a flow gives it a txn-id.",
-         "transactional_work: a_flow_with_a_txn_id_ends_its_link", "transactional_work: a_flow_with_other_properties_gives_credit"),
-    peers("4.4.3", MUST, "A delivery acquired in a transaction, of which a part is sent: the discharge decides on it, and after a failure it is aborted or "
-          "completed first; its outcome is of the same transaction.", "No delivery is acquired in a transaction (T33)."),
+         "transactional_acquisition: a_browser_acquires_nothing",
+         "transactional_acquisition: a_flow_with_other_properties_gives_credit"),
+    kept("4.4.3", MUST, "A delivery acquired in a transaction, of which a part is sent: the discharge decides on it, and after a failure it is aborted or "
+         "completed first.", "transactional_acquisition: a_discharge_decides_on_what_has_come_in_part"),
+    kept("4.4.3", MUST, "The outcome of a delivery that is acquired in a transaction is of the same transaction.",
+         "transactional_acquisition: what_is_acquired_goes_with_the_commit"),
     kept("4.4.4.1", MUST_NOT, "A settled post that cannot be processed: its transaction is not discharged with success.",
          "transactional_posts: a_settled_post_that_cannot_be_stored_spoils_the_transaction"),
     kept("4.4.4.1", MUST, "The outcome of an unsettled post is determined, and told, before a discharge succeeds.",

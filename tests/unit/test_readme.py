@@ -73,13 +73,6 @@ def test_targets_are_phony() -> None:
     assert targets == phony
 
 
-@pytest.mark.rule("T33")
-def test_what_is_not_offered_is_said() -> None:
-    limits = " ".join(section("What it cannot do").split())
-    assert "transactional acquisition" in limits
-    assert "amqp:not-implemented" in limits
-
-
 def test_steps_of_a_console_block() -> None:
     console = "$ one\n$ two words\na … c\nb\n$ three\n…\n"
     assert steps(console) == [

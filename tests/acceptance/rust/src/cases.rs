@@ -4,9 +4,11 @@ use std::error::Error;
 
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::sasl_profile::{scram::{SaslScramSha256, SaslScramSha512}, SaslProfile};
+use fe2o3_amqp::link::receiver::CreditMode;
 use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::transaction::{
-    Controller, OwnedTransaction, Transaction, TransactionDischarge, TransactionPosting, TransactionRetirement,
+    Controller, OwnedTransaction, Transaction, TransactionAcquisition, TransactionDischarge, TransactionPosting,
+    TransactionRetirement,
 };
 use fe2o3_amqp::types::definitions::SenderSettleMode;
 use fe2o3_amqp::types::messaging::{
@@ -31,6 +33,7 @@ pub async fn run(case: &str, url: &str) -> Result<Option<Value>, Failure> {
         "outcomes" => outcomes(&mut client).await?,
         "commit-and-rollback" => commit_and_rollback(&mut client).await?,
         "retire" => retire(&mut client).await?,
+        "acquire" => acquire(&mut client).await?,
         "transfer" => transfer(&mut client).await?,
         "dropped" => dropped(&mut client).await?,
         "settled" => settled(&mut client).await?,
@@ -302,6 +305,33 @@ async fn retire(client: &mut Client) -> Result<Value, Failure> {
             transaction.commit().await?;
         } else {
             transaction.rollback().await?;
+        }
+    }
+    receiver.close().await?;
+    controller.close().await?;
+    Ok(json!({"seen": seen, "left": client.take_all("q").await?}))
+}
+
+/// Two messages are acquired in a transaction, and one of them is accepted: rolled back, then committed.
+async fn acquire(client: &mut Client) -> Result<Value, Failure> {
+    client.send("q", &["m0", "m1", "m2"]).await?;
+    let controller = client.controller().await?;
+    let (link, address) = (client.link(), client.address("q"));
+    let builder = Receiver::builder().name(link).source(address).credit_mode(CreditMode::Manual);
+    let mut receiver = builder.attach(&mut client.session).await?;
+    let mut seen = Vec::new();
+    for commit in [false, true] {
+        let transaction = Transaction::declare(&controller, None).await?;
+        let mut acquisition = transaction.acquire(&mut receiver, 2).await?;
+        let first = acquisition.recv::<String>().await?;
+        let second = acquisition.recv::<String>().await?;
+        seen.push(vec![counted(&first), counted(&second)]);
+        acquisition.accept(&first).await?;
+        if commit {
+            acquisition.commit().await?;
+            receiver.release(&second).await?;
+        } else {
+            acquisition.rollback().await?;
         }
     }
     receiver.close().await?;

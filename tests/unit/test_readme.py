@@ -6,9 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.readme import README, Step, blocks, links, make_targets, section, steps
+from tests.readme import README, Step, blocks, links, make_targets, steps
 from tests.rules import ROOT
 from tests.tables import all_cases
 

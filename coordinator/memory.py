@@ -9,10 +9,10 @@ Six parts have equal shares of ``limits.memory_bytes``; a full part stops no oth
 * deliveries that peers have not read or settled: connections with more than a fair share get no further ones;
 * windows of queues: they load less from the store.
 
-Compiled selectors may have a quarter of a share (attaches that need more are refused), and so may known addresses
-(those used least are forgotten), and undecided transactions themselves (declares of connections with more than a fair
-number are refused). Connections, links and undecided transactions are bounded by number, too (``limits.connections``
-and others).
+Compiled selectors may have a quarter of a share (attaches that need more are refused), and so may indexes of queues
+(they cover less), known addresses (those used least are forgotten), and undecided transactions themselves (declares of
+connections with more than a fair number are refused). Connections, links and undecided transactions are bounded by
+number, too (``limits.connections`` and others).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Account:
     """Counts the octets of each part, and computes the bounds."""
 
     __slots__ = (
-        "connections", "most", "most_transactions", "most_unfinished", "parked", "selectors", "transactions", "unread",
-        "window_bytes", "window_room", "windows",
+        "connections", "indexes", "most", "most_transactions", "most_unfinished", "parked", "selectors",
+        "transactions", "unread", "window_bytes", "window_room", "windows",
     )  # fmt: skip
 
     def __init__(self, bounds: Bounds, most: int) -> None:
@@ -68,6 +68,8 @@ class Account:
         self.window_bytes = min(bounds.window_bytes, self.share)
         #: octets of posts on the relay whose address is being looked up
         self.parked = 0
+        #: octets of the indexes of queues
+        self.indexes = 0
         #: octets of compiled selectors of consumers and browsers
         self.selectors = 0
         #: octets of messages and annotations of undecided transactions

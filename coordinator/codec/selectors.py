@@ -338,12 +338,27 @@ class _Compiled(NamedTuple):
     evaluate: Evaluate
 
 
+class Wanted(NamedTuple):
+    """A condition on a field that has to hold for a selector to match: it equals a string. ``name``: of the field."""
+
+    name: str
+    read: Evaluate
+    value: str
+
+    def found(self, message: bytes) -> object:
+        """Return the value of the field in a stored message; None: it has none, or reading it is too much work."""
+        try:
+            return self.read(View(message, 0))
+        except TooMuchWork:
+            return None
+
+
 class Selector:
-    """A compiled selector. ``octets``: an upper bound of its memory, from measurements. An invalid ``text`` raises a
-    refusal (``amqp:invalid-field``) with line and column.
+    """A compiled selector. ``octets``: an upper bound of its memory, from measurements; ``wanted``: a condition that
+    has to hold, or None. An invalid ``text`` raises a refusal (``amqp:invalid-field``) with line and column.
     """
 
-    __slots__ = ("__weakref__", "_condition", "octets", "text")
+    __slots__ = ("__weakref__", "_condition", "octets", "text", "wanted")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -352,6 +367,7 @@ class Selector:
         node, tokens = _parse(text)
         self._condition = _condition(node, 0)
         self.octets = _octets(text, tokens)
+        self.wanted = _wanted(node)
 
     def matches(self, message: bytes, attempts: int) -> bool:
         """Whether the selector is true for a stored message; ``attempts``: deliveries so far that a client may have
@@ -361,6 +377,20 @@ class Selector:
             return self._condition(View(message, attempts)) is True
         except TooMuchWork:
             return False
+
+
+def _wanted(node: _Node) -> Wanted | None:
+    """Return the first condition of a conjunction by which a name equals a string; None: there is none."""
+    terms = node.children[::2] if isinstance(node, Tree) and node.data == "conjunction" else [node]
+    for term in terms:
+        if isinstance(term, Tree) and term.data == "comparison" and term.children[1] == "=":
+            left, _, right = term.children
+            if isinstance(left, Token) and isinstance(right, Token):
+                name, value = (right, left) if left.type == "STRING" else (left, right)
+                # nearly all messages have one of two values in it
+                if name.type in ("NAME", "QUOTED") and value.type == "STRING" and name != "JMSDeliveryMode":
+                    return Wanted(str(name), _compile(name, 0).evaluate, _unquoted(value))
+    return None
 
 
 def _octets(text: str, tokens: int) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import structlog
 
 from coordinator.group.entries import Entry, now_micros
+from coordinator.group.index import Index
 from coordinator.group.ready import ReadyConsumers
 from coordinator.group.refused import Refused
 from coordinator.group.units import LOAD_RETRY_SECONDS, Expiry, Offer, Reclaim, SetAside, Share, Yield, stored_attempts
@@ -61,8 +62,8 @@ class Queue:
 
     __slots__ = (
         "_counted", "address_id", "anchor", "browsers", "consumers", "dirty", "gone", "group_id", "held", "holding",
-        "home", "instance", "lease", "name", "normal", "not_from", "policies", "refused", "returning", "searches",
-        "sent_octets", "surplus_due", "takers", "windows",
+        "home", "index", "instance", "lease", "name", "normal", "not_from", "policies", "refused", "returning",
+        "searches", "sent_octets", "surplus_due", "takers", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +82,8 @@ class Queue:
         self.browsers: list[Browser] = []
         #: the searches of consumers with selectors
         self.searches: list[Search] = []
+        #: of what they have read
+        self.index: Index | None = None
         #: the connection whose posts this subscription does not get (no-local); None: it gets all
         self.not_from: object = None
         self.held: dict[int, Entry] = {}
@@ -153,8 +156,7 @@ class Queue:
         self.held[entry.id] = entry
         priority = entry.priority
         (self.normal if priority == DEFAULT else self.window(priority)).arrived(entry)
-        for search in self.searches:
-            search.arrived(entry.id, entry.priority)
+        self._may_be_found(entry.id, entry.priority)
         for browser in self.browsers:
             browser.arrived()
         self.touch()
@@ -170,15 +172,30 @@ class Queue:
         else:
             for window in self.windows:
                 window.in_store(lowest, None)
-        for search in self.searches:
-            search.arrived(lowest, priority)
+        self._may_be_found(lowest, priority)
         for browser in self.browsers:
             browser.arrived()
         self.touch()
 
+    def _may_be_found(self, lowest: int | None, priority: int | None) -> None:
+        """Tell the searches that there may be new or returned entries (:meth:`Search.arrived`)."""
+        if self.index is not None and lowest is not None:
+            self.index.lower(lowest - 1)
+        for search in self.searches:
+            search.arrived(lowest, priority)
+
+    def indexed(self, field: str) -> Index | None:
+        """Return the index of the queue, if it is of this field; the first search makes it."""
+        if self.index is None:
+            self.index = Index(field, self.instance.memory)
+        self.index.renew()
+        return self.index if self.index.field == field else None
+
     def has_passed(self, entry_id: int) -> bool:
         """Whether the next load or search may begin beyond this id."""
         newest = self.instance.ids.last
+        if self.index is not None and self.index.through >= entry_id:
+            return True
         return any(window.has_passed(entry_id, newest) for window in self.windows) or any(
             search.has_passed(entry_id) for search in self.searches
         )
@@ -213,8 +230,7 @@ class Queue:
         if leased and self.can_keep(entry):
             entry.met(BACK)
             self.window(entry.priority).give_back(entry)
-            for search in self.searches:
-                search.arrived(entry.id, entry.priority)
+            self._may_be_found(entry.id, entry.priority)
             self.touch()
             return
         self.forget(entry)

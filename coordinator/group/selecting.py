@@ -12,6 +12,8 @@ entries of its group, reads them page by page without leasing, evaluates its sel
   there.
 * A matching entry in this instance's own window is removed from it; one that a consumer has is passed, and when any
   entry returns or arrives, the cursor is set back to before it.
+* A selector that wants a field to equal a string passes the entries of which an earlier search has seen that their
+  value is another (:mod:`coordinator.group.index`).
 * This works whether the instance holds the whole group or leases row by row: a row leased so is marked in both cases,
   and the holder's ranges leave leased rows out.
 * At an instance that is alone, ids only grow. Among several instances, commits may overtake each other. A NOTIFY gives
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 
 _FEWEST, _MOST = 20, 1000
 _PAGE_OCTETS = 1 << 20
+
+#: above all ids
+_NEVER = 1 << 63
 
 _AGAIN_SECONDS = 0.25
 #: ids carry milliseconds above their lowest 22 bits
@@ -89,19 +94,23 @@ class Search:
     """Finds and sends the messages of one consumer; it is in ``queue.searches`` as long as the link is open."""
 
     __slots__ = (
-        "_again", "_asked_at", "_consumer", "_cursors", "_found", "_page", "_queue", "_selector",
-        "_waiting", "_whole", "_whole_spent", "_whole_took",
+        "_again", "_asked_at", "_behind", "_consumer", "_cursors", "_found", "_index", "_page", "_queue", "_selector",
+        "_waiting", "_wanted", "_whole", "_whole_spent", "_whole_took",
     )  # fmt: skip
 
     def __init__(self, queue: Queue, consumer: Consumer, selector: Selector) -> None:
         self._queue = queue
         self._consumer = consumer
         self._selector = selector
+        self._wanted = selector.wanted
+        self._index = None if self._wanted is None else queue.indexed(self._wanted.name)
         self._cursors = tuple(Cursor(rank) for rank in Rank)
         self._waiting = False
         #: whether there is a message for which the consumer had no room
         self._found = False
         self._page = _FEWEST
+        #: the id behind which the query under way reads
+        self._behind = 0
         self._again = self._whole = False
         self._asked_at = 0.0
         #: seconds spent on the search from the beginning that is under way, without those in which the consumer had no
@@ -161,6 +170,7 @@ class Search:
         other).
         """
         del self._selector
+        self._index = self._wanted = None
 
     def advance(self) -> None:
         """Read on if the consumer has room; drain it when no entry is left. Entries being returned are awaited
@@ -178,11 +188,27 @@ class Search:
         if cursor is not None and looks:
             self._waiting = True
             self._asked_at = time.monotonic()
+            self._pass(cursor)
             cursor.read_sent()
             behind = (-cursor.at[0], cursor.at[1])
+            self._behind = cursor.at[1]
             queue.browse(cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._read(cursor, rows))
         elif consumer.draining and (room > 0 or not consumer.waits or (consumer.shut and cursor is None)):
             consumer.drained()
+
+    def _pass(self, cursor: Cursor) -> None:
+        """Pass the entries of which the index knows that they have another value. The search from the beginning reads
+        them all.
+        """
+        if (
+            self._index is None
+            or self._wanted is None
+            or cursor.rank is not Rank.NORMAL
+            or self._whole_spent is not None
+        ):
+            return
+        through = self._index.through - (_AGAIN_BACK if self._queue.instance.peers else 0)
+        cursor.at = (-terms.DEFAULT, self._index.passes(self._wanted.value, cursor.at[1], through))
 
     def _read(self, cursor: Cursor, rows: Sequence[questions.EntryRow] | StoreError) -> None:
         if isinstance(rows, StoreError):
@@ -199,10 +225,19 @@ class Search:
         now = now_micros()
         selecting = queue.instance.selecting
         hurried = False
+        wanted, index = (self._wanted, self._index) if cursor.rank is Rank.NORMAL else (None, None)
+        behind = self._behind
         for row in rows:
             if selecting.used_up:
                 hurried = True
                 break
+            if wanted is not None and index is not None:
+                value = wanted.found(row[2])
+                if not index.note(value, row[0], behind):
+                    behind = _NEVER
+                if value != wanted.value:
+                    at = (-row[7], row[0])
+                    continue
             held = queue.held.get(row[0])
             if held is None or held.id in queue.refused.aside:
                 entry = queue.entry_kind(queue, *row)
@@ -284,6 +319,8 @@ class Search:
                     entry.annotations = annotations or b""
                     queue.refused.recall(entry)
                     queue.held[entry.id] = entry
+                    if self._index is not None and self._wanted is not None:
+                        self._index.gone(self._wanted.value, entry.id)
                     queue.hand(consumer, entry)
                 else:
                     back.append(entry.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -224,6 +225,45 @@ def test_choosing_among_instances(two_workers: Service) -> None:
     assert len(again.take_many(10)) == 10
     post(sessions[5].sender("q"), range(99_999, 100_000))
     assert again.take().body == "m99999"
+    for peer in peers:
+        peer.close_socket()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("workers", ["service", "two_workers"])
+def test_replies_of_many_clients_at_one_address(request: pytest.FixtureRequest, workers: str, seed: int) -> None:
+    """Each asks for one colour, by links of its own, and takes, gives back, or goes away. Nothing is passed over."""
+    chance = random.Random(seed)
+    peers = [Peer(request.getfixturevalue(workers).port) for _ in range(4)]
+    for peer in peers:
+        peer.open()
+    sessions = [peer.begin() for peer in peers]
+    left: dict[str, set[str]] = {colour: set() for colour in ("red", "green", "blue")}
+    name = f"replies-{seed}"
+    for number in range(120):
+        session, colour = chance.choice(sessions), chance.choice(sorted(left))
+        if number % 2 == 0:
+            sender = session.sender(name)
+            assert sender.outcome(numbered(number, colour=colour)) == Accepted()
+            sender.detach()
+            left[colour].add(f"m{number}")
+        elif left[colour]:
+            link = select(session, name, f"n >= 0 AND colour = '{colour}'")
+            taken = link.take()
+            assert taken.body in left[colour]
+            how = chance.choice([Accepted(), Accepted(), Released(), Modified(delivery_failed=True), None])
+            if how is not None:
+                taken.disposition(how)
+            if how == Accepted():
+                left[colour].remove(taken.body)
+            link.detach()
+    for colour, bodies_left in left.items():
+        link = select(sessions[0], name, f"colour = '{colour}'")
+        taken_last = link.take_many(len(bodies_left))
+        assert {delivery.body for delivery in taken_last} == bodies_left
+        for delivery in taken_last:
+            delivery.disposition(Accepted())
+        assert link.drain() == []
     for peer in peers:
         peer.close_socket()
 

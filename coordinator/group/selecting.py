@@ -210,6 +210,16 @@ class Search:
         through = self._index.through - (_AGAIN_BACK if self._queue.instance.peers else 0)
         cursor.at = (-terms.DEFAULT, self._index.passes(self._wanted.value, cursor.at[1], through))
 
+    def _has_value(self, cursor: Cursor, row: questions.EntryRow) -> bool:
+        """Note an entry in the index; whether it has the value that the selector wants."""
+        wanted, index = self._wanted, self._index
+        if wanted is None or index is None or cursor.rank is not Rank.NORMAL:
+            return True
+        value = wanted.found(row[2])
+        if not index.note(value, row[0], self._behind):
+            self._behind = _NEVER
+        return value == wanted.value
+
     def _read(self, cursor: Cursor, rows: Sequence[questions.EntryRow] | StoreError) -> None:
         if isinstance(rows, StoreError):
             self._pause(cursor)
@@ -225,19 +235,13 @@ class Search:
         now = now_micros()
         selecting = queue.instance.selecting
         hurried = False
-        wanted, index = (self._wanted, self._index) if cursor.rank is Rank.NORMAL else (None, None)
-        behind = self._behind
         for row in rows:
             if selecting.used_up:
                 hurried = True
                 break
-            if wanted is not None and index is not None:
-                value = wanted.found(row[2])
-                if not index.note(value, row[0], behind):
-                    behind = _NEVER
-                if value != wanted.value:
-                    at = (-row[7], row[0])
-                    continue
+            if not self._has_value(cursor, row):
+                at = (-row[7], row[0])
+                continue
             held = queue.held.get(row[0])
             if held is None or held.id in queue.refused.aside:
                 entry = queue.entry_kind(queue, *row)

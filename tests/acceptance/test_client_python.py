@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from urllib.parse import quote
@@ -36,6 +37,29 @@ def test_it_goes_on_after_its_service_was_killed_or_stopped(own_service: Service
             session.peer.close()
             _wait_until_it_is_committed(own_service, txn)
     finally:
+        checker.stop()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_it_goes_on_after_its_service_could_log_nobody_in(
+    own_service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the database of the users is away the outcome of a login is sys-temp: it comes again."""
+    add_user(own_service, "shop", [])
+    url = own_service.url.replace("//", f"//shop:{quote(PASSWORD)}@")
+    own_service.signal_database(signal.SIGSTOP)
+    checker = Checker(url, "shop", lambda _: Answer.COMMIT, allow_insecure_mechs=True)
+    thread = threading.Thread(target=checker.run)
+    try:
+        thread.start()
+        deadline = time.monotonic() + PATIENCE
+        while "cannot log anybody in now" not in caplog.text:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert thread.is_alive()
+    finally:
+        own_service.signal_database(signal.SIGCONT)
         checker.stop()
         thread.join(PATIENCE)
     assert not thread.is_alive()

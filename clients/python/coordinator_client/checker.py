@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from proton import Delivery, Message
+from proton import SASL, Delivery, Message
 from proton._events import Event
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
@@ -27,6 +27,8 @@ _FOR_GOOD = frozenset(("amqp:unauthorized-access", "amqp:not-implemented", "amqp
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
 #: Seconds between two looks at whether another thread has stopped the checker.
 _LOOK = 0.2
+#: Seconds that the coordinator has to answer the close of a connection.
+_LAST_WAIT = 2.0
 
 
 class Answer(Enum):
@@ -93,7 +95,10 @@ class Checker:
         wait = _FIRST_WAIT
         while not self.stopped.is_set():
             attached = _Attached(self)
-            Container(attached).run()
+            try:
+                Container(attached).run()
+            except OSError as error:  # the name of the host is not found, say
+                attached.problem = str(error)
             if attached.refused:
                 raise CheckerRefused(attached.problem)
             if not self.stopped.is_set():
@@ -121,7 +126,7 @@ class _Attached(MessagingHandler):
     def __init__(self, checker: Checker) -> None:
         super().__init__(prefetch=0, auto_accept=False, auto_settle=False)
         self._checker = checker
-        self._closed = False
+        self._closed = self._leaves = False
         self.opened = False
         self.refused = False
         self.problem = "the coordinator has closed the connection"
@@ -134,9 +139,13 @@ class _Attached(MessagingHandler):
         self._container.schedule(_LOOK, self)
 
     def on_timer_task(self, event: Event) -> None:
-        """Another thread may have stopped it."""
-        if self._checker.stopped.is_set():
+        """Another thread may have stopped it. A coordinator that does not answer the close is not waited for."""
+        if self._leaves:
+            self._container.stop()
+        elif self._checker.stopped.is_set():
+            self._leaves = True
             self._connection.close()
+            self._container.schedule(_LAST_WAIT, self)
         elif not self._closed:
             self._container.schedule(_LOOK, self)
 
@@ -170,6 +179,10 @@ class _Attached(MessagingHandler):
     def on_transport_error(self, event: Event) -> None:
         transport: Any = event.transport
         self._ends(transport.condition)
+        # of other outcomes, sys-temp while its database is away, Proton says amqp:unauthorized-access, too
+        if transport.sasl().outcome not in (None, SASL.OK, SASL.AUTH):
+            self.refused = False
+            self.problem = "the coordinator cannot log anybody in now"
 
     def on_transport_closed(self, event: Event) -> None:
         self._closed = True

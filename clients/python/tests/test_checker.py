@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -98,11 +99,20 @@ def test_what_it_cannot_tell_is_left_undecided(
     assert {sql.outcome(application, txn) for txn in txns} == {"undecided"}
 
 
-def test_it_connects_again_until_it_is_stopped(group: str, caplog: pytest.LogCaptureFixture) -> None:
-    with at_work(Checker("amqp://127.0.0.1:1", group, lambda _: Answer.UNKNOWN)):
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "nowhere.invalid"])
+def test_it_connects_again_until_it_is_stopped(group: str, caplog: pytest.LogCaptureFixture, host: str) -> None:
+    with at_work(Checker(f"amqp://{host}", group, lambda _: Answer.UNKNOWN)):
         wait_until(lambda: caplog.text.count("connects again") >= 2)
 
 
 def test_one_that_is_refused_for_good_says_why(running: Running) -> None:
     with pytest.raises(CheckerRefused, match="producer group"):
         Checker(running.url, "", lambda _: Answer.UNKNOWN).run()
+
+
+def test_it_is_stopped_while_the_other_side_is_silent(group: str) -> None:
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"amqp://127.0.0.1:{silent.getsockname()[1]}"
+    with closing(silent), at_work(Checker(url, group, lambda _: Answer.UNKNOWN)):
+        other, _ = silent.accept()
+    other.close()

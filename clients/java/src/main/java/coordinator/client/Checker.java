@@ -11,6 +11,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 import org.apache.qpid.jms.JmsConnectionFactory;
+import org.apache.qpid.jms.exceptions.JMSSecuritySaslException;
 import org.apache.qpid.jms.policy.JmsDefaultPrefetchPolicy;
 
 /**
@@ -105,19 +106,23 @@ public final class Checker implements AutoCloseable {
     }
 
     private static boolean isForGood(JMSException failed) {
+        if (failed instanceof JMSSecuritySaslException login && login.isSysTempFailure()) {
+            return false;
+        }
         String said = String.valueOf(failed.getMessage());
         return failed instanceof JMSSecurityException || FOR_GOOD.stream().anyMatch(said::contains);
     }
 
     private void attend() throws JMSException {
+        Connection made = factory.createConnection(); // it may take long: close() does not wait for it
         lock.lock();
         try {
-            if (isStopped()) {
-                return;
-            }
-            connection = factory.createConnection();
+            connection = made;
         } finally {
             lock.unlock();
+        }
+        if (isStopped()) {
+            return;
         }
         connection.start();
         Session session = connection.createSession(false, INDIVIDUAL_ACKNOWLEDGE);

@@ -6,7 +6,11 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import jakarta.jms.JMSException;
 import jakarta.jms.Session;
 import jakarta.jms.TextMessage;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
@@ -129,6 +133,31 @@ class CheckerTest {
         CompletableFuture<Void> run = CompletableFuture.runAsync(() -> runs(checker));
         Thread.sleep(500);
         checker.close();
+        run.get();
+    }
+
+    /** The header of SASL and the mechanism PLAIN; the outcome sys-temp. */
+    private static final String MECHANISMS = "414d515003010000" + "0000001502010000" + "005340c00801a305504c41494e";
+
+    private static final String SYS_TEMP = "0000001002010000" + "005344c003015004";
+
+    @Test
+    void itConnectsAgainWhereNobodyCanLogInForNow() throws Exception {
+        CompletableFuture<Void> run;
+        try (ServerSocket server = new ServerSocket(0, 5, InetAddress.getLoopbackAddress())) {
+            String url = "amqp://127.0.0.1:" + server.getLocalPort() + "?jms.username=shop&jms.password=secret";
+            Checker checker = new Checker(url, "shop", check -> Checker.Answer.UNKNOWN);
+            run = CompletableFuture.runAsync(() -> runs(checker));
+            for (int logins = 0; logins < 2; logins++) {
+                try (Socket client = server.accept()) {
+                    client.getInputStream().readNBytes(8);
+                    client.getOutputStream().write(HexFormat.of().parseHex(MECHANISMS));
+                    client.getInputStream().read(new byte[512]);
+                    client.getOutputStream().write(HexFormat.of().parseHex(SYS_TEMP));
+                }
+            }
+            checker.close();
+        }
         run.get();
     }
 

@@ -55,7 +55,8 @@ def compiled(module: str) -> ModuleType | None:
 def what_runs() -> str:
     if os.environ.get(PURE_VARIABLE) == "1":
         return f"in Python alone, as {PURE_VARIABLE} is 1"
-    also = "" if (import_module("store.ids").__file__ or "").endswith(".py") else ", its rules compiled as well"
+    in_python = (import_module("store.ids").__file__ or "").endswith(".py")
+    also = ", its rules in Python" if in_python else ", its rules compiled as well"
     missing = [module for module in MODULES if compiled(module) is None]
     if missing:
         return f"not compiled: {', '.join(missing)} (it is where there is a C compiler as this is installed){also}"

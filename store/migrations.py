@@ -90,6 +90,12 @@ def current(connection: Connection) -> str | None:
     return None if revision is None else str(revision)
 
 
+def is_behind(url: str) -> bool:
+    """Whether the database holds a store that :func:`upgrade` would change."""
+    with connected(url, application_name="coordinator migrate") as connection:
+        return current(connection) in REVISIONS[:-1]
+
+
 def check(connection: Connection) -> None:
     """:raises SchemaMismatch: when the schema is not the one that this version was made for."""
     revision = current(connection)

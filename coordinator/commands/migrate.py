@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, fail
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database_of, fail, settings
 
 
 def migrate(
@@ -18,8 +18,10 @@ def migrate(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Bring the database's schema to this version. An embedded server is migrated at its start by itself."""
-    url = database(config, database_url, data_dir)
+    """Bring the database's schema to this version. An embedded server is migrated at the start of the service."""
+    found = settings(config, database_url=database_url, data_dir=data_dir)
+    url = database_of(found, database_url, data_dir)
+    embedded = found.database_url is None or (database_url is None and data_dir is not None)
     from store import migrations
     from store.errors import StoreError
 
@@ -28,17 +30,22 @@ def migrate(
             script = migrations.script(url)
             typer.echo(script or f"-- database schema is at {migrations.REVISIONS[-1]} already", nl=not script)
         else:
-            _migrate(url)
+            _migrate(url, embedded)
     except StoreError as error:
         fail(str(error))
 
 
-def _migrate(url: str) -> None:
+def _migrate(url: str, embedded: bool) -> None:
     from coordinator.commands import held_up
     from store import migrations, partitions, recovery
     from store.database import connected
 
     session, alive = "coordinator migrate", None
+    if embedded and migrations.is_behind(url):
+        fail(
+            "the PostgreSQL that comes along is migrated when the service starts, which copies it before: stop the"
+            " service, and start this version"
+        )
     with held_up.reporting(url, session, lambda text: typer.echo(text, err=True)):
         before = migrations.upgrade(url)
         with connected(url, application_name=session) as connection:

@@ -148,6 +148,18 @@ def test_a_store_of_this_version_is_not_copied(old: Service) -> None:
     assert "store migrated" not in _events(old)
 
 
+def test_the_command_does_not_migrate_it(old: Service, later: Later) -> None:
+    """It would make no copy, and the service that runs could not start again."""
+    old.restart()
+    new = later()
+    done = new.command("migrate", "--data-dir", str(old.data_dir))
+    assert done.returncode == 1, done.stdout
+    assert "is migrated when the service starts, which copies it before" in done.stderr
+    assert old.stop() == 0
+    old.restart()
+    assert _browsed(old, 2) == [b"one", b"two"]
+
+
 def test_no_copy_is_made_where_a_setting_says_so(later: Later) -> None:
     new = later(copy_before_migrating="never")
     new.start()

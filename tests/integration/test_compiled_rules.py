@@ -78,7 +78,7 @@ def test_what_tests_start_with_them_has_them(compiled_rules: Path, compiled_part
     assert done.stdout.endswith(", its rules compiled as well\n")
     with prepared.packages_of(ROOT):
         done = prepared.run(["--version"], environment(), timeout=PATIENCE_SECONDS)
-    assert done.stdout.endswith(", with its compiled part\n")
+    assert done.stdout.endswith(", with its compiled part, its rules in Python\n")
 
 
 def test_the_source_beside_what_is_compiled_is_taken_where_that_is_asked_for(compiled_rules: Path) -> None:

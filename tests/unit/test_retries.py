@@ -76,7 +76,7 @@ def test_a_consumer_that_chooses_looks_again_after_an_error() -> None:
     asked = Asked()
     instance: Any = queue.instance
     instance.queries, instance.loop, instance.selecting = asked.queries, asked.loop, TurnShare()
-    search = Search(queue, consumer, SimpleNamespace(matches=lambda *_: True))  # type: ignore[arg-type]
+    search = Search(queue, consumer, SimpleNamespace(matches=lambda *_: True, wanted=None))  # type: ignore[arg-type]
     queue.searches.append(search)
     queue.pump()
     assert asked.names == [b"browse_urgent"]

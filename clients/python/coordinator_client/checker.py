@@ -182,7 +182,7 @@ class _Attached(MessagingHandler):
         # of other outcomes, sys-temp while its database is away, Proton says amqp:unauthorized-access, too
         if transport.sasl().outcome not in (None, SASL.OK, SASL.AUTH):
             self.refused = False
-            self.problem = "the coordinator cannot log anybody in now"
+            self.problem = "the coordinator cannot check logins now"
 
     def on_transport_closed(self, event: Event) -> None:
         self._closed = True

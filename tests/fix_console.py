@@ -76,9 +76,20 @@ class Page(HTMLParser):
         return " ".join(text for name, text in self.texts if tag in (None, name))
 
     @property
+    def hidden(self) -> dict[str, str]:
+        """What its forms send that no one writes; ``form`` is the word of the session."""
+        return {
+            each["name"] or "": each["value"] or "" for each in self.all_of("input") if each.get("type") == "hidden"
+        }
+
+    @property
     def links(self) -> list[str]:
         """Paths of other pages, with their queries."""
-        return [path for each in self.all_of("a") if not (path := each["href"] or "").startswith("#")]
+        return [
+            path
+            for each in self.all_of("a")
+            if "download" not in each and not (path := each["href"] or "").startswith("#")
+        ]
 
     @property
     def following(self) -> str | None:
@@ -110,8 +121,23 @@ class Operator:
             asked = place.path + (f"?{place.query}" if place.query else "")
             return Page(asked, answer.status, answer.headers, answer.read().decode())
 
+    def raw(self, path: str) -> str:
+        """What is no page."""
+        with self._opener.open(f"{self.place}{path}", timeout=PATIENCE) as answer:
+            text: str = answer.read().decode()
+            return text
+
     def log_in(self, to: str = "/console", token: str = TOKEN) -> Page:
         return self.ask("/console/login", {"token": token, "to": to})
+
+    def sent(self, path: str, **fields: str) -> Page:
+        """What the form of a page answers, filled in; what a person sees there stays as it is."""
+        return self.answer(self.ask(path), **fields)
+
+    def answer(self, page: Page, **fields: str) -> Page:
+        """As :meth:`sent`, for a page that is there already."""
+        (form,) = (each for each in page.all_of("form") if each.get("class") == "act")
+        return self.ask(form["action"] or "", {**page.hidden, **fields})
 
     def crawl(self) -> dict[str, Page]:
         """Follow all links; each page by its path. All must be there."""

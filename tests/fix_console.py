@@ -4,17 +4,19 @@ they show.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from html import unescape
 from html.parser import HTMLParser
 from http.client import HTTPMessage
 from http.cookiejar import CookieJar
 from ssl import SSLContext
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
@@ -101,7 +103,7 @@ class Operator:
     """With a browser of their own: ``ask`` follows redirects, and keeps cookies."""
 
     def __init__(self, service: Service, tls: SSLContext | None = None) -> None:
-        (line,) = (line for line in service.log_lines() if line.get("event") == "metrics")
+        *_, line = (line for line in service.log_lines() if line.get("event") == "metrics")
         self.place: str = line["listen"][0]
         self.cookies = CookieJar()
         handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPCookieProcessor(self.cookies)]
@@ -126,6 +128,23 @@ class Operator:
         with self._opener.open(f"{self.place}{path}", timeout=PATIENCE) as answer:
             text: str = answer.read().decode()
             return text
+
+    @contextmanager
+    def events(self) -> Iterator[Iterator[dict[str, str]]]:
+        """What an open page is told: HTML by the names of elements, event by event."""
+        with self._told() as answer:
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            yield (json.loads(line[6:]) for line in answer if line.startswith(b"data: "))
+
+    def _told(self) -> Any:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._opener.open(f"{self.place}/console/events", timeout=PATIENCE)
+            except urllib.error.HTTPError as error:  # a page that was closed just now may still count
+                if error.code != 503 or time.monotonic() > deadline:
+                    raise
+                error.close()
 
     def log_in(self, to: str = "/console", token: str = TOKEN) -> Page:
         return self.ask("/console/login", {"token": token, "to": to})

@@ -15,6 +15,7 @@ from coordinator.http.access import CHALLENGE, Access
 from coordinator.http.api import Asking, routes
 from coordinator.http.entrance import entrance
 from coordinator.http.forms import forms
+from coordinator.http.live import Live, events
 from coordinator.http.problems import Problem, Refused, invalid
 from coordinator.http.sessions import Sessions
 from coordinator.http.underway import Underway
@@ -74,8 +75,8 @@ def application(measuring: Measuring, access: Access, asking: Asking, acts: acti
     for router in (routes, acting.routes):
         app.include_router(router, dependencies=[Depends(access.admit)])
     app.state.access, app.state.measuring, app.state.sessions = access, measuring, Sessions()
-    app.state.underway = Underway(acts)
-    for pages in (entrance, console.pages, forms):
+    app.state.underway, app.state.live = Underway(acts), Live(measuring)
+    for pages in (entrance, console.pages, forms, events):
         app.include_router(pages)
     return app
 

@@ -15,6 +15,7 @@ from fastapi.responses import RedirectResponse, StreamingResponse
 
 from coordinator import answers
 from coordinator.http.api import FOR_OPERATORS, After, Limit, Store
+from coordinator.http.charts import charts
 from coordinator.http.entrance import Page, admit
 from coordinator.http.pages import ROOT, link, page
 from coordinator.http.problems import Refused
@@ -44,6 +45,7 @@ def overview(store: Store, request: Request) -> Response:
     if measuring.disk_low:  # the role of the service may not ask the server for its folder
         wrong.append("the disk of the embedded server is nearly full: posts are refused")
     seen = {"checked": checked, "wrong": wrong, "figures": measuring.figures(), "connected": connected}
+    seen["charts"] = charts(measuring.recent)
     return page(request, "overview", HTTPStatus.OK, **seen)
 
 

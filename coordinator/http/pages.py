@@ -42,6 +42,11 @@ def page(request: Request, template: str, status: HTTPStatus = HTTPStatus.OK, **
     return HTMLResponse(made.render(**known, here=request.url.path, **values), status)
 
 
+def fragment(template: str, macro: str, *values: object) -> str:
+    """Return the HTML of a macro."""
+    return str(getattr(_ENVIRONMENT.get_template(f"{template}.html.j2").module, macro)(*values))
+
+
 def _shown(value: object) -> object:
     """Make a value fit for a page, before it is escaped: without control characters, and not too long."""
     if isinstance(value, Markup):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
-from typing import Any
 
 import structlog
 from h11 import Data, EndOfMessage, Response
@@ -133,9 +132,9 @@ class Server:
                 async with asyncio.timeout(_LONGEST_REQUEST_SECONDS) as limit:
                     task = asyncio.current_task()
                     assert task is not None
-                    known = {"last": partial(self._last, task, limit)}
+                    may_last = partial(self._last, task, limit)
                     transport, _ = await loop.connect_accepted_socket(
-                        lambda: _Connection(self._config, self._state, ended, known), peer, ssl=self._tls()
+                        lambda: _Connection(self._config, self._state, ended, may_last), peer, ssl=self._tls()
                     )
                     await ended
         finally:
@@ -146,10 +145,18 @@ class Server:
 class _Connection(H11Protocol):
     """Uvicorn's connection, whose ``ended`` is done when it is lost."""
 
-    def __init__(self, config: Config, state: ServerState, ended: asyncio.Future[None], known: dict[str, Any]) -> None:
-        """``known``: what requests have in their ``state``."""
-        super().__init__(config, state, known)
+    def __init__(
+        self, config: Config, state: ServerState, ended: asyncio.Future[None], may_last: Callable[[], bool]
+    ) -> None:
+        """``may_last`` returns whether there is room for an answer that lasts."""
+        super().__init__(config, state, {"last": self._last})
         self._ended = ended
+        self._may_last = may_last
+        self._lasts = False
+
+    def _last(self) -> bool:
+        self._lasts = self._may_last()
+        return self._lasts
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -157,9 +164,9 @@ class _Connection(H11Protocol):
             self._ended.set_result(None)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Whether the connection stays open for the answer; TLS has no such half."""
+        """Whether the connection stays open for the answer, unless that lasts; TLS has no such half."""
         cycle: RequestResponseCycle | None = self.cycle
-        return self.scheme == "http" and cycle is not None and not cycle.response_complete
+        return self.scheme == "http" and cycle is not None and not cycle.response_complete and not self._lasts
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, without quoting it."""

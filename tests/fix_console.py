@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from html import unescape
 from html.parser import HTMLParser
 from http.client import HTTPMessage
@@ -22,6 +23,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from coordinator.printable import printable
+from store import runs
+from store.database import connected
+from store.embedded.running import running_url
 from tests.acceptance import api
 from tests.fix_service import PATIENCE, Service
 from tests.wire.frames import Accepted, Error, Rejected
@@ -202,7 +206,19 @@ def fill(service: Service, *values: str) -> ExitStack:
         control = session.control(properties={Symbol("coordinator:producer-group"): printable(name)[:200]})
         session.sender("orders").outcome(message, txn=control.declare())
         service.cli("address", "set", "orders", "--max-attempts", "3")
+        _store_run(service, name)
     return stack
+
+
+def _store_run(service: Service, value: str) -> None:
+    """Of a reconciliation, with a finding."""
+    found = {"kind": "lost-message", "severity": "error", "address": "orders", "consumer_group": value}
+    found |= {"detail": value, "suggested_repair": value}
+    row = {**dict.fromkeys(runs.COLUMNS), **found}
+    now = datetime.now(UTC)
+    of = runs.Run(since=None, until=None, books=(printable(value),), seen_at=now, version="1.2.3")
+    with connected(running_url(service.data_dir)) as connection:
+        runs.store(connection, of, [row])
 
 
 def until_listed(operator: Operator, count: int) -> None:

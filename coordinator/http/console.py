@@ -25,6 +25,7 @@ from store import health
 
 #: lines of a list on one page
 _MOST = 100
+_MOST_PERMISSIONS = 1000
 Number = Annotated[int, Query(ge=0, lt=1 << 63)]
 #: percent of the disk; with fewer free, an operator must look
 _FEWEST_FREE = 10
@@ -106,7 +107,7 @@ def show_transaction(store: Store, request: Request, id: str, limit: Limit = 100
     wanted = answers.txn_id_of(id)
     with store.asked() as connection:
         life = answers.transaction(connection, wanted, limit)
-    return page(request, "life", title=f"Transaction {wanted}", life=life)
+    return page(request, "life", title=f"Transaction {wanted}", life=life, sections=[])
 
 
 @pages.get("/message")
@@ -114,7 +115,8 @@ def show_message(store: Store, request: Request, id: str) -> Response:
     wanted = answers.half_id_of(id)
     with store.asked() as connection:
         life = answers.message(connection, wanted)
-    return page(request, "life", title=f"Message {wanted}", life=life)
+        sections = answers.contents_of(connection, wanted) if request.state.operator is not None else []
+    return page(request, "life", title=f"Message {wanted}", life=life, sections=sections)
 
 
 @pages.get("/dead-letters")
@@ -171,6 +173,52 @@ def show_letter(store: Store, request: Request, id: str, name: str | None = None
         except (answers.Unknown, answers.Malformed):  # not kept any more, or never was: clients can write such letters
             life = answers.message(connection, wanted)
     return page(request, "letter", letter=letter, life=life, box=name)
+
+
+@pages.get("/browse", dependencies=FOR_OPERATORS)
+def browse(store: Store, request: Request, name: str, after: Number = 0) -> Response:
+    with store.asked() as connection:
+        lines = answers.waiting(connection, name, after=after, most=_MOST + 1)
+    return _list(request, "browse", lines, lambda line: line["entry"], name=name)
+
+
+@pages.get("/users", dependencies=FOR_OPERATORS)
+def list_users(store: Store, request: Request, after: After = None) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_users(connection, after=after, most=_MOST + 1)
+    return _list(request, "users", lines, lambda line: line["name"])
+
+
+@pages.get("/permissions", dependencies=FOR_OPERATORS)
+def list_permissions(store: Store, request: Request) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_permissions(connection)
+    return page(request, "permissions", lines=lines[:_MOST_PERMISSIONS], more=len(lines) > _MOST_PERMISSIONS)
+
+
+@pages.get("/instances")
+def list_instances(store: Store, request: Request) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_instances(connection, most=_MOST)
+    measuring: Measuring = request.app.state.measuring
+    return page(request, "instances", lines=lines, workers=measuring.workers.lines())
+
+
+@pages.get("/runs")
+def list_runs(store: Store, request: Request) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_runs(connection)
+    return page(request, "runs", lines=lines)
+
+
+@pages.get("/findings")
+def list_findings(store: Store, request: Request, run: Number, kind: str | None = None, after: Number = 0) -> Response:
+    with store.asked() as connection:
+        of = answers.one_run(connection, run=run)
+        lines = answers.findings(
+            connection, run=run, kind=() if kind is None else (kind,), after=min(after, 1 << 30), most=_MOST + 1
+        )
+    return _list(request, "findings", lines, lambda line: line["number"], of=of)
 
 
 @pages.get("/connections")

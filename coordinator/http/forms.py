@@ -25,6 +25,11 @@ from coordinator.http.underway import Add, Underway, Work
 from coordinator.operations import ACTS, Operation
 
 _REASON = "Reason, for the audit"
+#: What acts on users and permissions tell.
+_OPEN = {
+    "open_before": "Clients without a login might do everything before",
+    "open_now": "Clients without a login may do everything now",
+}
 
 
 class Form(NamedTuple):
@@ -149,7 +154,8 @@ def _fixed(request: Request) -> dict[str, str]:
 async def show_work(request: Request, id: str) -> Response:
     work = _work(request, id)
     form = FORMS[work.operation.command.replace(" ", "-")]
-    done = [(name.replace("_", " ").capitalize(), _told(value)) for name, value in work.done.items() if name != "why"]
+    names = {name: _OPEN.get(name, name.replace("_", " ").capitalize()) for name in work.done if name != "why"}
+    done = [(shown, _told(work.done[name])) for name, shown in names.items()]
     return page(request, "done", work=work, done=done, title=_title(form, work.given), back=_back(form, work.given))
 
 

@@ -4,6 +4,7 @@ of the store. What others do meanwhile counts for the act all the same.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 #: letters, and entries or messages, that are looked at
 _MOST_LETTERS = 500
 _MOST = 10_000
+#: After so many no other letters are looked at.
+_SECONDS = 3.0
 
 
 def of_decision(connection: Connection, *, txn_id: str) -> list[str]:
@@ -74,7 +77,12 @@ def of_replay(
     go: Counter[str] = Counter()
     stay: Counter[str] = Counter()
     looked = above = 0
-    while looked < _MOST_LETTERS and (found := dead_letters.letters(connection, group, ids=ids, above=above)):
+    end = time.monotonic() + _SECONDS
+    while (
+        looked < _MOST_LETTERS
+        and time.monotonic() < end
+        and (found := dead_letters.letters(connection, group, ids=ids, above=above))
+    ):
         looked, above = looked + len(found), found[-1].id
         for each in found:
             goal = goals.decide(each)
@@ -85,8 +93,8 @@ def of_replay(
     which = "the group that they came from" if to is None else "all groups"
     lines = [f"{count:,} letters are posted anew to {which} of {shown(address)}." for address, count in go.items()]
     lines += [f"{count:,} letters stay: {why}." for why, count in stay.items()]
-    if looked >= _MOST_LETTERS:
-        lines.append(f"That is of the first {looked:,} letters; what follows is done likewise.")
+    if looked >= dead_letters.CHUNK:
+        lines.append(f"That is of the first {looked:,} letters; if there are others, they follow likewise.")
     return lines or ["No letter is there that would be posted."]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NamedTuple
 
-from coordinator.process.recent import SECONDS, Recent, Series
+from coordinator.process.recent import Recent, Series
 
 #: of a picture, in its own units
 WIDTH, HEIGHT = 240, 48
+#: what a picture covers at least
+_SHORTEST_SECONDS = 60.0
 
 
 class Chart(NamedTuple):
@@ -41,17 +43,16 @@ def _chart(title: str, series: Series) -> Chart:
     now = _shown(series[-1][1]) if series else _shown(None)
     if not known:
         return Chart(title, now, f"{title}: not known yet", [])
-    minutes = round(series[0][0] / 60)
-    text = f"{title}: {now}; in the last {minutes} minutes {_shown(min(known))} to {_shown(max(known))}"
+    span = max(series[0][0], _SHORTEST_SECONDS)
+    text = f"{title}: {now}; in the last {span / 60:.0f} min {_shown(min(known))} to {_shown(max(known))}"
     top = max(known) or 1.0
     runs = (list(run) for there, run in groupby(series, lambda each: each[1] is not None) if there)
-    return Chart(title, now, text, [_line(run, top) for run in runs])
+    return Chart(title, now, text, [_line(run, top, span) for run in runs])
 
 
-def _line(run: Series, top: float) -> str:
+def _line(run: Series, top: float, span: float) -> str:
     points = [
-        f"{WIDTH * (1 - age / SECONDS):.1f},{HEIGHT - 2 - (HEIGHT - 4) * (value or 0.0) / top:.1f}"
-        for age, value in run
+        f"{WIDTH * (1 - age / span):.1f},{HEIGHT - 2 - (HEIGHT - 4) * (value or 0.0) / top:.1f}" for age, value in run
     ]
     return " ".join(points if len(points) > 1 else 2 * points)  # of one point alone a line shows nothing
 

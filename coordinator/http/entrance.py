@@ -22,7 +22,7 @@ from coordinator.http.problems import Refused
 from coordinator.http.sessions import Session, Sessions
 
 #: octets of a form, and its fields
-_LONGEST_FORM = 8192
+_LONGEST_FORM = 16_384
 _MOST_FIELDS = 16
 
 

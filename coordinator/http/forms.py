@@ -66,7 +66,7 @@ _PERMISSION = {
 _POLICIES = {"on_expiry": "An expired message: drop or dead-letter", "max_attempts": "Attempts", "retry": "Retries"}
 _CHECKS = {
     "check_immunity": "First check after so many seconds",
-    "check_interval": "Further checks each so many",
+    "check_interval": "Further checks each so many seconds",
     "check_most": "Checks",
 }
 _KEPT = {"retention_hours": "Hours that messages are kept"}
@@ -76,9 +76,9 @@ FORMS = {
     for each in (
         Form(acts.resolve, "Decide transaction", ("transaction", "id", "txn_id"),
              {"decision": "Decision"}, previews.of_decision),
-        Form(acts.resume, "Check anew transaction", ("transaction", "id", "txn_id"), {}, previews.of_decision),
+        Form(acts.resume, "Check transaction anew", ("transaction", "id", "txn_id"), {}, previews.of_decision),
         Form(acts.close, "Close connection", ("connection", "id", "connection_id"), {}, previews.of_close),
-        Form(acts.replay, "Replay dead letters of", ("letters", "name", "name"),
+        Form(acts.replay, "Replay dead letters", ("letters", "name", "name"),
              {"to": "To this address; empty: to the group that they came from"}, previews.of_replay, True,
              underway.replayed),
         Form(acts.purge, "Purge address", _ADDRESS, {}, previews.of_purge, add=underway.purged),
@@ -169,7 +169,7 @@ def _told(value: object) -> object:
 async def stop(request: Request) -> Response:
     given = await form_of(request, request.state.session)
     work = _work(request, given.get("id", ""))
-    if work.ended_at is None:
+    if work.add is not None and work.ended_at is None:
         work.stopped_by = request.state.operator
     return RedirectResponse(link("done", id=work.id), HTTPStatus.SEE_OTHER)
 
@@ -272,7 +272,7 @@ def _field(form: Form, name: str, label: str, value: str | None) -> dict[str, An
 
 def _title(form: Form, given: Mapping[str, Any]) -> str:
     name = form.about[2]
-    return f"{form.title} {given.get(name) or ''}".strip() if name in path_of(form.operation) else form.title
+    return f"{form.title}: {given[name]}" if given.get(name) and name in path_of(form.operation) else form.title
 
 
 def _back(form: Form, given: Mapping[str, Any]) -> str:

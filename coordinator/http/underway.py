@@ -62,7 +62,9 @@ class Work:
     done: dict[str, Any] = field(default_factory=dict)
     #: why it was not done, or not to its end
     error: Refused | None = None
-    #: who has stopped it
+    #: it was done to its end
+    finished: bool = False
+    #: who wants it stopped
     stopped_by: str | None = None
 
 
@@ -106,14 +108,16 @@ class Underway:
             following = _added(work, await piece)
             while following is not None and work.stopped_by is None:
                 await asyncio.sleep(_PAUSE_SECONDS)
-                following = _added(work, await self._piece(work, following))
-            error = None
+                done = await self._piece(work, following)
+                following = following if done is None else _added(work, done)
+            work.finished, error = following is None, None
         except KNOWN as known:
             error = refused(known)
         finally:
             work.error, work.ended_at = error, datetime.now(UTC)
 
     async def _piece(self, work: Work, following: Mapping[str, Any]) -> Any:
+        """Do the next piece of an act; None: it was stopped before."""
         while work.stopped_by is None:
             with suppress(Refused):  # others act
                 given = {**work.given, **following}
@@ -123,9 +127,7 @@ class Underway:
 
 
 def _added(work: Work, piece: Any) -> dict[str, Any] | None:
-    """Add what a piece has done; None also: it was stopped."""
-    if piece is None:
-        return None
+    """Add what a piece has done; return the arguments with which the act goes on; None: it has ended."""
     if work.add is not None:
         return work.add(work.done, piece)
     parts = piece if isinstance(piece, list) else [piece]

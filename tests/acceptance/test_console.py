@@ -150,7 +150,7 @@ def test_a_logout_is_a_form_of_a_page_of_the_session(service: Service) -> None:
 @all_cases(
     ("form", "status", "said"),
     [
-        ({"token": "x" * 10_000}, 413, "expected a form of at most 8192 octets"),
+        ({"token": "x" * 20_000}, 413, "expected a form of at most 16384 octets"),
         ({str(number): "x" for number in range(20)}, 400, "expected the fields of a form"),
     ],
 )

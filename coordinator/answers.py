@@ -257,7 +257,7 @@ def waiting(connection: Connection, name: str, *, after: int = 0, most: int) -> 
             "id": each.half_id,
             "posted_at": each.since,
             "size": each.size,
-            "contents": contents(head_of(connection, each), whole=False)[:-1],
+            "contents": contents(each.head, whole=False)[:-1],
         }
         for each in dead_letters.letters(connection, group, above=after, most=most)
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 
 from store.codec.encoding import DecodeError, decode
 from store.codec.message import (
@@ -36,8 +35,9 @@ def contents(octets: bytes, *, whole: bool) -> list[tuple[str, str]]:
     told = []
     try:
         for code, _, value, end in sections(octets, FOOTER if whole else APPLICATION_PROPERTIES):
-            text = _binary(decode(octets, value)[0]) if code == DATA else _section(code, decode(octets[:end], value)[0])
-            told.append((SECTION_NAMES[code], text[:_LONGEST]))
+            found, name = decode(octets[:end], value)[0], SECTION_NAMES[code]
+            kind, text = _data(found) if code == DATA else (name, _section(code, found))
+            told.append((kind, text[:_LONGEST]))
     except DecodeError as error:
         told.append(("what follows cannot be read", str(error)))
     if not whole:
@@ -55,16 +55,18 @@ def _lines(pairs: Iterable[tuple[object, object]]) -> str:
     return "\n".join(f"{_text(key)}: {_text(value)}" for key, value in pairs if value is not None)
 
 
-def _binary(octets: object) -> str:
-    """Return data as JSON, else as text, else as the octets."""
+def _data(octets: object) -> tuple[str, str]:
+    """Return what data is, and its text as it came; else its octets."""
     assert isinstance(octets, bytes)
     try:
         text = octets.decode()
     except UnicodeDecodeError:
-        return octets[:_LONGEST].hex(" ")
-    with suppress(ValueError, RecursionError):
-        return json.dumps(json.loads(text), ensure_ascii=False, indent=2)
-    return text
+        return "data, octets", octets[:_LONGEST].hex(" ")
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return "data, text", text
+    return "data, JSON", text
 
 
 def _text(value: object) -> str:

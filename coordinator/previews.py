@@ -49,14 +49,26 @@ def of_close(connection: Connection, *, connection_id: str) -> list[str]:
     return [f"{who} is told the reason, and loses {found.links} links; it may connect again at once."]
 
 
+def of_removal(connection: Connection, *, name: str) -> list[str]:
+    """Of :func:`coordinator.changes.remove_address`."""
+    found = _waiting(connection, name)
+    count = f"{found.free + found.held:,}{' and more' if found.more else ''}"
+    return [f"{count} messages are at {shown(name)}. While there is one, the address is not removed without them."]
+
+
+def _waiting(connection: Connection, name: str) -> purge.Waiting:
+    found = purge.waiting(connection, name, _MOST)
+    if found is None:
+        raise Unknown(f"there is no address {shown(name)}")
+    return found
+
+
 def of_purge(connection: Connection, *, name: str) -> list[str]:
     """Of :func:`coordinator.acts.purge`.
 
     :raises Unknown: there is no such address.
     """
-    found = purge.waiting(connection, name, _MOST)
-    if found is None:
-        raise Unknown(f"there is no address {shown(name)}")
+    found = _waiting(connection, name)
     least = "At least " if found.more else ""
     return [
         f"{least}{found.free:,} messages that wait at {shown(name)} are thrown away, in all its groups.",
@@ -77,14 +89,13 @@ def of_replay(
     go: Counter[str] = Counter()
     stay: Counter[str] = Counter()
     looked = above = 0
-    end = time.monotonic() + _SECONDS
-    while (
-        looked < _MOST_LETTERS
-        and time.monotonic() < end
-        and (found := dead_letters.letters(connection, group, ids=ids, above=above))
-    ):
-        looked, above = looked + len(found), found[-1].id
+    others, end = True, time.monotonic() + _SECONDS
+    while others and looked < _MOST_LETTERS and time.monotonic() < end:
+        most = min(dead_letters.CHUNK, _MOST_LETTERS - looked)
+        found = dead_letters.letters(connection, group, ids=ids, above=above, most=most)
+        others = len(found) == most
         for each in found:
+            looked, above = looked + 1, each.id
             goal = goals.decide(each)
             if isinstance(goal, str):
                 stay[goal] += 1
@@ -93,7 +104,7 @@ def of_replay(
     which = "the group that they came from" if to is None else "all groups"
     lines = [f"{count:,} letters are posted anew to {which} of {shown(address)}." for address, count in go.items()]
     lines += [f"{count:,} letters stay: {why}." for why, count in stay.items()]
-    if looked >= dead_letters.CHUNK:
+    if others:
         lines.append(f"That is of the first {looked:,} letters; if there are others, they follow likewise.")
     return lines or ["No letter is there that would be posted."]
 

@@ -25,6 +25,7 @@ class Chart(NamedTuple):
 
 
 def charts(recent: Recent) -> list[Chart]:
+    """Return the pictures of the overview."""
     return [
         _chart("Commits a second", recent.rates(lambda seen: seen.commits, lambda seen: seen.at)),
         _chart("Rollbacks a second", recent.rates(lambda seen: seen.rollbacks, lambda seen: seen.at)),

@@ -15,6 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 
 from coordinator import acts, changes, previews
+from coordinator.address.addresses import GROUP_SEPARATOR
 from coordinator.http import underway
 from coordinator.http.acting import Acting, arguments, host_of, model_of, path_of
 from coordinator.http.api import FOR_OPERATORS, Asking
@@ -35,7 +36,7 @@ _OPEN = {
 class Form(NamedTuple):
     """``about``: the page of what it is done to, and its parameter there, with the argument that names it. ``labels``:
     of the arguments that a person gives; a page gives the others. ``preview`` says what would be done; ``first``: it is
-    asked once the arguments are given, before the act.
+    asked once the arguments are given, before the act; ``add``: it goes on in pieces.
     """
 
     run: Callable[..., Any]
@@ -44,7 +45,6 @@ class Form(NamedTuple):
     labels: Mapping[str, str] = {}
     preview: Callable[..., list[str]] | None = None
     first: bool = False
-    #: of an act in pieces
     add: Add | None = None
 
     @property
@@ -90,7 +90,7 @@ FORMS = {
              {"name": "Name", "topic": "A topic", "kind": "Kind", **_POLICIES, **_KEPT}),
         Form(changes.set_address, "Change address", _ADDRESS, {"kind": "Kind", **_POLICIES, **_KEPT, **_CHECKS}),
         Form(changes.remove_address, "Remove address", _ADDRESS,
-             {"force": "With its messages, which are lost, and its groups"}, previews.of_purge),
+             {"force": "With its messages, which are lost, and its groups"}, previews.of_removal),
         Form(changes.set_group, "Change group", _ADDRESS, _POLICIES),
         Form(changes.grant, "Grant a permission", ("permissions", None, "user"), _PERMISSION),
         Form(changes.revoke, "Revoke a permission", ("permissions", None, "user"), _PERMISSION),
@@ -281,4 +281,4 @@ def _back(form: Form, given: Mapping[str, Any]) -> str:
     if parameter is None or not given.get(name):
         return link(where if parameter is None else "")
     its = str(given[name])
-    return link(where, **{parameter: its.partition("::")[0] if where == "address" else its})
+    return link(where, **{parameter: its.partition(GROUP_SEPARATOR)[0] if where == "address" else its})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlencode
 
 import pytest
@@ -100,6 +101,22 @@ def test_the_first_of_two_decisions_wins_and_the_other_is_told(service: Service,
     assert acts_of(anna.ask(f"/console/transaction?id={txn}")) == set()
 
 
+def test_of_two_who_decide_at_one_time_one_is_told(service: Service, anna: Operator, bob: Operator) -> None:
+    (txn,) = left(service)
+    path = form("transaction-resolve", txn_id=txn)
+    pages = [(each, each.ask(path)) for each in (anna, bob)]
+    with ThreadPoolExecutor() as pool:
+        decide = [
+            pool.submit(operator.answer, page, decision=decision, reason=decision)
+            for (operator, page), decision in zip(pages, ("commit", "rollback"), strict=True)
+        ]
+    answers = sorted((each.result() for each in decide), key=lambda page: page.status)
+    assert [each.status for each in answers] == [200, 409]
+    first = facts(answers[0])
+    assert f"is decided already: {first['Outcome']} ({first['Outcome']}) at 20" in answers[1].text("p")
+    assert f" by {first['By']} (console 127.0.0.1)" in answers[1].text("p")
+
+
 def test_checks_begin_again(service: Service, anna: Operator) -> None:
     (txn,) = left(service)
     assert "Done" in anna.sent(form("transaction-resume", txn_id=txn), reason="mended").text("p")
@@ -155,14 +172,6 @@ def test_of_letters_alike_no_others_are_replayed(service: Service, begin: Begin,
     looked = anna.sent(path, look="1")
     assert "2 letters are posted anew" in looked.text("p")
     assert anna.sent(form("dead-letters-replay", name=address, all="true", like=1), look="1").status == 404
-
-
-def test_letters_are_exported(service: Service, begin: Begin, anna: Operator, reader: Operator, address: str) -> None:
-    letters = buried(service, begin(), address, 3)
-    path = f"/console/letters.jsonl?{urlencode({'name': f'%DLQ%{address}'})}"
-    body = anna.raw(path)
-    assert [json.loads(each)["id"] for each in body.splitlines()] == letters
-    assert reader.ask(path).status == 403
 
 
 # Other acts.
@@ -310,6 +319,7 @@ def slow(token_settings: dict[str, str]) -> Iterator[Service]:
     constants: dict[str, object] = {
         **{"coordinator.http.acting._PIECES_SECONDS": 0.0, "store.dead_letters.CHUNK": 1},
         **{"coordinator.http.underway._PAUSE_SECONDS": 1.0, "coordinator.http.underway._WAIT_SECONDS": 0.1},
+        **{"coordinator.previews._MOST": 2, "coordinator.previews._MOST_LETTERS": 2},
     }
     with running_service(token_settings, constants) as service:
         yield service
@@ -321,6 +331,25 @@ def _until_ended(operator: Operator, path: str) -> Page:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     return page
+
+
+def test_of_much_a_preview_looks_at_a_part(slow: Service) -> None:
+    peer = Peer(slow.port)
+    peer.open()
+    session = peer.begin()
+    post(session, "much", b"1", b"2", b"3")
+    buried(slow, session, "buried", 3)
+    anna = Operator(slow)
+    anna.log_in()
+    said = anna.ask(form("address-purge", name="much")).text("p")
+    assert "At least 2 messages that wait at 'much' are thrown away" in said
+    assert "2 and more messages are at 'much'." in anna.ask(form("address-remove", name="much")).text("p")
+    seek = anna.sent(form("group-seek", name="much"), look="1", to="2026-01-01T00:00:00Z").text("p")
+    assert "Of the next 2 messages that wait, 0 were posted before" in seek
+    assert "Of the first 2 messages of the store from there on, 2 were posted to this address" in seek
+    said = anna.sent(form("dead-letters-replay", name="buried", all="true"), look="1").text("p")
+    assert "That is of the first 2 letters; if there are others, they follow likewise." in said
+    peer.close_socket()
 
 
 def test_a_replay_goes_on_and_is_stopped(slow: Service) -> None:

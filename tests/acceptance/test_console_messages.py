@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Iterator
 from urllib.parse import urlencode
@@ -9,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.acceptance import api
+from tests.acceptance.api import buried
 from tests.fix_console import BRIEF, Operator, Page, fill
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
@@ -44,7 +47,7 @@ def test_looking_takes_nothing(begin: Begin, anna: Operator, address: str) -> No
     assert (rows_of(page), rows_of(following), following.following) == (2, 1, None)
     messages = [each for shown in (page, following) for each in shown.links if "/message?" in each]
     said = [anna.ask(each).text("pre").strip() for each in messages]
-    assert said == ['{\n  "a": 1\n}', "tea", "3c 62 3e ff"]
+    assert said == ['{"a": 1}', "tea", "3c 62 3e ff"]
     assert session.receiver(address, credit=3).bodies() == bodies
 
 
@@ -55,6 +58,19 @@ def test_what_a_message_says_is_for_operators(service: Service, begin: Begin, an
     reader = Operator(service)
     reader.log_in(token=api.TOKEN)
     assert ("secret" in anna.ask(path).html, "secret" in reader.ask(path).html) == (True, False)
+
+
+def test_letters_are_exported(service: Service, begin: Begin, anna: Operator, address: str) -> None:
+    """Those of several pieces, for operators."""
+    letters = buried(service, begin(), address, 5)
+    path = f"/console/letters.jsonl?{urlencode({'name': f'%DLQ%{address}'})}"
+    lines = [json.loads(each) for each in anna.raw(path).splitlines()]
+    assert [each["id"] for each in lines] == letters
+    assert [base64.b64decode(each["message"])[-1:] for each in lines] == [b"0", b"1", b"2", b"3", b"4"]
+    reader = Operator(service)
+    reader.log_in(token=api.TOKEN)
+    assert [each.ask(path).status for each in (reader, Operator(service))] == [403, 401]
+    assert anna.ask("/console/letters.jsonl?name=none").status == 404
 
 
 def test_a_group_that_is_not_there_is_said(anna: Operator, begin: Begin, address: str) -> None:

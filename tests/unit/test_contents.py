@@ -21,18 +21,18 @@ def _data(octets: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("octets", "text"),
+    ("octets", "name", "text"),
     [
-        (b'{"a": [1, "\xc3\xbc"]}', '{\n  "a": [\n    1,\n    "ü"\n  ]\n}'),
-        ("tea ü".encode(), "tea ü"),
-        (b"\xff\x00\x01", "ff 00 01"),
-        (b"", ""),
-        (b"[" * 5000, "[" * 5000),
-        (b'{"a": NaN', '{"a": NaN'),
+        (b'{"a": [1.10, "\xc3\xbc"]}', "JSON", '{"a": [1.10, "ü"]}'),
+        ("tea ü".encode(), "text", "tea ü"),
+        (b"\xff\x00\x01", "octets", "ff 00 01"),
+        (b"", "text", ""),
+        (b"[" * 5000, "text", "[" * 5000),
+        (b'{"a": NaN', "text", '{"a": NaN'),
     ],
 )
-def test_data_is_json_or_text_or_octets(octets: bytes, text: str) -> None:
-    assert contents(_data(octets), whole=True) == [("data", text)]
+def test_data_is_told_as_it_came(octets: bytes, name: str, text: str) -> None:
+    assert contents(_data(octets), whole=True) == [(f"data, {name}", text)]
 
 
 def test_sections_have_their_names_and_fields_theirs() -> None:

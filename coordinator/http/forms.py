@@ -150,10 +150,20 @@ def _fixed(request: Request) -> dict[str, str]:
     return {name: value for name, value in request.query_params.items() if name != "do"}
 
 
+@forms.get("/acts")
+async def list_works(request: Request) -> Response:
+    works: Underway = request.app.state.underway
+    return page(request, "acts", lines=[(_title(_form_of(each), each.given), each) for each in works.all()])
+
+
+def _form_of(work: Work) -> Form:
+    return next(each for each in FORMS.values() if each.operation is work.operation)
+
+
 @forms.get("/done")
 async def show_work(request: Request, id: str) -> Response:
     work = _work(request, id)
-    form = FORMS[work.operation.command.replace(" ", "-")]
+    form = _form_of(work)
     names = {name: _OPEN.get(name, name.replace("_", " ").capitalize()) for name in work.done if name != "why"}
     done = [(shown, _told(work.done[name])) for name, shown in names.items()]
     return page(request, "done", work=work, done=done, title=_title(form, work.given), back=_back(form, work.given))

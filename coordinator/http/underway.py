@@ -67,6 +67,17 @@ class Work:
     #: who wants it stopped
     stopped_by: str | None = None
 
+    @property
+    def state(self) -> str:
+        """How it stands, in a sentence without its full stop."""
+        if self.error is not None:
+            return f"It has ended with an error: {self.error}"
+        if self.finished:
+            return "Done"
+        if self.ended_at is not None:
+            return f"Stopped by {self.stopped_by}"
+        return "It goes on" if self.stopped_by is None else "It stops after the piece that is under way"
+
 
 class Underway:
     """Has the acts of all sessions of this process, which end with it. Not for several threads."""
@@ -76,6 +87,10 @@ class Underway:
         #: by their ids, the oldest first
         self._works: dict[str, Work] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def all(self) -> list[Work]:
+        """Return those that are remembered, the last first."""
+        return list(reversed(self._works.values()))
 
     def find(self, id: str) -> Work | None:
         return self._works.get(id)
@@ -87,7 +102,8 @@ class Underway:
         """
         under_way = [each for each in self._works.values() if each.ended_at is None]
         if work.add is not None and any(each.add is not None for each in under_way):
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "another act goes on, piece by piece; stop it, or wait")
+            said = "another act goes on, piece by piece; stop it on the page Acts, or wait"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, said)
         # The first piece begins here, where its refusal can be told.
         first = self._acting.begin(work.operation, work.given, work.operator, work.place)
         self._works[work.id] = work

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.rule("S11")
 
 LISTS = (
     *("addresses", "groups", "transactions", "dead-letters", "connections", "audit"),
-    *("users", "permissions", "instances", "runs"),
+    *("users", "permissions", "acts", "instances", "runs"),
 )
 ALL_KINDS = {
     "",
@@ -173,7 +173,7 @@ def test_a_token_that_reads_metrics_shows_no_letter(service: Service) -> None:
     reader = Operator(service)
     assert reader.log_in(token=api.TOKEN).text("h1") == "Overview"
     assert reader.ask("/console/dead-letters").status == 200
-    for path in ("letters?name=orders", "letter?id=1", "browse?name=orders", "users", "permissions"):
+    for path in ("letters?name=orders", "letter?id=1", "browse?name=orders", "users", "permissions", "acts"):
         page = reader.ask(f"/console/{path}")
         assert page.status == 403
         assert "metrics.token is not for this, expected a token of metrics.operators" in page.text("p")

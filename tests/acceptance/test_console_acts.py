@@ -16,8 +16,10 @@ from tests.fix_console import BRIEF, Operator, Page, of_query
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Begin
 from tests.tables import all_cases
+from tests.wire.frames import Error, Rejected
 from tests.wire.peer import Peer
 from tests.wire.queues import post
+from tests.wire.types import Symbol
 
 pytestmark = pytest.mark.rule("S10", "S11")
 
@@ -168,10 +170,23 @@ def test_one_letter_a_group_of_them_and_all_are_replayed(
 def test_of_letters_alike_no_others_are_replayed(service: Service, begin: Begin, anna: Operator, address: str) -> None:
     session = begin()
     first, *_ = buried(service, session, address, 2)
+    post(session, address, b"2")
+    error = Error(condition=Symbol("test:refused"), description="another one")
+    session.receiver(address, credit=1).take().disposition(Rejected(error=error))
+    while len(letters := got(service, f"/dead-letters/{address}")) < 3:
+        pass
     path = form("dead-letters-replay", name=address, all="true", like=first)
     looked = anna.sent(path, look="1")
-    assert "2 letters are posted anew" in looked.text("p")
+    assert looked.text("p").startswith("2 letters are posted anew")
+    done = facts(anna.answer(looked, reason="mended"))
+    assert (done["Replayed"], done["Left"]) == ("2", "0")
+    (left_there,) = got(service, f"/dead-letters/{address}")
+    assert left_there == letters[2]
+    (line,) = [each for each in got(service, "/audit?what=replay") if each["detail"].get("like") == first]
+    assert line["detail"] == {"ids": None, "like": first}
     assert anna.sent(form("dead-letters-replay", name=address, all="true", like=1), look="1").status == 404
+    service.cli("dead-letters", "replay", address, "--all", "--like", str(left_there["id"]))
+    assert got(service, f"/dead-letters/{address}") == []
 
 
 # Other acts.

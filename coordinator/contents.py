@@ -17,8 +17,9 @@ from store.codec.message import (
 )
 from store.codec.values import Described, Map
 
-#: characters of a section
+#: characters of a section, and sections
 _LONGEST = 20_000
+_MOST = 100
 _FIELDS = {
     HEADER: ("durable", "priority", "ttl", "first-acquirer", "delivery-count"),
     PROPERTIES: (
@@ -34,10 +35,13 @@ def contents(octets: bytes, *, whole: bool) -> list[tuple[str, str]]:
     """
     told = []
     try:
-        for code, _, value, end in sections(octets, FOOTER if whole else APPLICATION_PROPERTIES):
-            found, name = decode(octets[:end], value)[0], SECTION_NAMES[code]
-            kind, text = _data(found) if code == DATA else (name, _section(code, found))
-            told.append((kind, text[:_LONGEST]))
+        found = sections(octets, FOOTER if whole else APPLICATION_PROPERTIES)
+        for code, _, value, end in found[:_MOST]:
+            its, _ = decode(octets[:end], value)
+            name, text = _data(its) if code == DATA else (SECTION_NAMES[code], _section(code, its))
+            told.append((name, text[:_LONGEST]))
+        if len(found) > _MOST:
+            told.append(("what follows", f"{len(found) - _MOST:,} sections more"))
     except DecodeError as error:
         told.append(("what follows cannot be read", str(error)))
     if not whole:

@@ -103,7 +103,7 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceLine:
-    """An instance in a list. ``host``: its machine, as it names it; None: not known yet, or it has ended."""
+    """An instance in a list. ``host``: its machine, as it names it. Of its last heartbeat, None: there was none yet."""
 
     id: int
     host: str
@@ -112,7 +112,7 @@ class InstanceLine:
     started_at: datetime
     ended_at: datetime | None
     beaten_at: datetime | None
-    #: None also: it has ended
+    #: whether it has beaten recently; None also: it has ended
     beats: bool | None
     commit_waits_seconds: float | None
     clock_ahead_seconds: float | None

@@ -57,6 +57,11 @@ def test_of_a_large_message_the_beginning_is_shown() -> None:
     assert (name, "beyond the" in why) == ("what follows cannot be read", True)
 
 
+def test_of_many_sections_the_first_are_shown() -> None:
+    told = contents(_data(b"x") * 250, whole=True)
+    assert (len(told), told[-1]) == (101, ("what follows", "150 sections more"))
+
+
 def test_a_long_text_is_cut() -> None:
     ((_, text),) = contents(_data(b"x" * 30_000), whole=True)
     assert len(text) == 20_000

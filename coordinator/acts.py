@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,7 @@ from coordinator.answers import (
     connection_id_of,
     group_of,
     head_of,
+    letter,
     txn_id_of,
 )
 from coordinator.heads import whole_head
@@ -39,7 +40,7 @@ from store.codec.message import examine_head
 from store.ids import moment_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy import Connection
 
@@ -120,43 +121,72 @@ def replay(
     ids: Annotated[list[int] | None, Field(max_length=_MOST_NAMED)] = None,
     all: bool = False,
     to: str | None = None,
+    like: Annotated[int | None, Field(ge=1, lt=1 << 63)] = None,
     after: Annotated[int, Field(ge=0, lt=1 << 63)] = 0,
     until: Annotated[int | None, Field(ge=0, lt=1 << 63)] = None,
     seconds: float | None = None,
 ) -> Answer:
     """Post dead letters anew: those of ``ids``, or all that are there now; to the group that they came from, or to all
-    groups of the address ``to``.
+    groups of the address ``to``. ``like``: of all those alone that came from the same address as this letter, with the
+    same error.
 
     ``seconds``: no piece begins later; None: no limit. Returns the ``ids`` of those replayed, those ``left`` with the
     reason of each, and ``next``: None, or the ``after`` and ``until`` with which the same act goes on.
 
     :raises Malformed: it is not said which, or ``to`` is no address.
-    :raises Unknown: there are no dead letters of that name.
+    :raises Unknown: there are no dead letters of that name, or there is no message ``like``.
     """
-    if bool(ids) == all:
+    if bool(ids) == all or (like is not None and not all):
         raise Malformed("give letters by ID, or --all")
+    group, goals = goals_of(connection, name, to, like)
+    told = {} if like is None else {"like": like}
+    return asdict(
+        dead_letters.replay(
+            connection, group, ids or None, goals.decide, after=after, until=until, seconds=seconds, told=told
+        )
+    )
+
+
+def goals_of(connection: Connection, name: str, to: str | None, like: int | None) -> tuple[int, Goals]:
+    """Return the group of the letters of that name, and what finds where they go; as :func:`replay`."""
     try:
         if to is not None:
             check_name(to)
     except AddressInvalid as error:
         raise Malformed(str(error), "to") from None
     group, box = box_of(connection, name)
-    goals = _Goals(connection, box, to)
-    return asdict(
-        dead_letters.replay(connection, group, ids or None, goals.decide, after=after, until=until, seconds=seconds)
-    )
+    return group, Goals(connection, box, to, None if like is None else _kind(letter(connection, like)))
 
 
-class _Goals:
-    """Finds where letters go; it looks each origin up once."""
+def _kind(told: Mapping[str, Any]) -> tuple[object, object]:
+    """Return what letters have in common that an operator sees as one group."""
+    return told["original_address"], told["last_error"]
 
-    def __init__(self, connection: Connection, box: str, to: str | None) -> None:
+
+class Goals:
+    """Finds where letters go; it looks each origin up once. ``alike``: of letters of this kind alone."""
+
+    def __init__(
+        self, connection: Connection, box: str, to: str | None, alike: tuple[object, object] | None = None
+    ) -> None:
         self._connection = connection
         self._box = box
         self._to = to
+        self._alike = alike
+        #: by the names of their addresses
         self._known: dict[str, Goal | str] = {}
 
-    def decide(self, stored: Stored) -> tuple[Goal, DeliveryTerms] | str:
+    def name_of(self, goal: Goal) -> str:
+        """Return the address of a goal that was decided for."""
+        return next(name for name, each in self._known.items() if each == goal)
+
+    def decide(self, stored: Stored) -> tuple[Goal, DeliveryTerms] | str | None:
+        if self._alike is None:
+            return self._decide(stored)
+        its = _kind(read_story(head_of(self._connection, stored))._asdict())
+        return self._decide(stored) if its == self._alike else None
+
+    def _decide(self, stored: Stored) -> tuple[Goal, DeliveryTerms] | str:
         if self._to is None and self._box == UNANSWERED:
             return "its transaction was rolled back, as no checker has answered; give --to ADDRESS"
         head = head_of(self._connection, stored)
@@ -210,15 +240,8 @@ def seek(
     :raises Unknown: there is no such group or message, or messages of that time are not kept any more.
     :raises Contended: another seek of the group is under way.
     """
-    places_given = (("to", to), ("back_to", back_to), ("forth_to", forth_to))
-    given = [(option, place) for option, place in places_given if place is not None]
-    if len(given) != 1:
-        raise Malformed("give one of --to, --back-to and --forth-to")
-    ((option, place),) = given
-    moved = seeks.group(connection, group_of(connection, name)[1])
-    to_id = _place(connection, moved, place, option=option)
-    if option != "forth_to":
-        _check_kept(connection, moved, to_id, kept, option=option)
+    option, place = way_of(to, back_to, forth_to)
+    moved, to_id = moved_to(connection, name, option, place, kept)
     done = []
     # One that was interrupted on its way back has skipped what waited.
     if option == "forth_to" or (option == "to" and not seeks.interrupted(connection, moved, to_id)):
@@ -226,6 +249,30 @@ def seek(
     if option != "forth_to":
         done.append(seeks.move_back(connection, moved, to_id, _again(connection, moved), version=VERSION))
     return [{column: getattr(each, column) for column in ("back", "to_id", "moved", "expired")} for each in done]
+
+
+def way_of(to: str | None, back_to: str | None, forth_to: str | None) -> tuple[str, str]:
+    """Return which of the three says where to, and what it says.
+
+    :raises Malformed: it is not one of them.
+    """
+    given = [
+        (option, place)
+        for option, place in (("to", to), ("back_to", back_to), ("forth_to", forth_to))
+        if place is not None
+    ]
+    if len(given) != 1:
+        raise Malformed("give one of --to, --back-to and --forth-to")
+    return given[0]
+
+
+def moved_to(connection: Connection, name: str, option: str, place: str, kept: timedelta) -> tuple[Group, int]:
+    """Return the group of that name, and the id from which on messages count; as :func:`seek`."""
+    moved = seeks.group(connection, group_of(connection, name)[1])
+    to_id = _place(connection, moved, place, option=option)
+    if option != "forth_to":
+        _check_kept(connection, moved, to_id, kept, option=option)
+    return moved, to_id
 
 
 def _again(connection: Connection, group: Group) -> Callable[[Head], DeliveryTerms]:

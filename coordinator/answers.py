@@ -16,6 +16,7 @@ from uuid import UUID
 from coordinator.address.addresses import GROUP_SEPARATOR, dead_letter_name, keeps_dead_letters, shown
 from coordinator.address.dead_letters import read_story
 from coordinator.address.permissions import ANYTHING, Rights
+from coordinator.contents import contents
 from coordinator.heads import whole_head
 from coordinator.login import verifiers
 from coordinator.timeline import Timeline, as_utc, of_message, of_transaction
@@ -241,6 +242,36 @@ def _letter(connection: Connection, stored: Stored, *, whole: bool) -> Answer:
 def head_of(connection: Connection, stored: Stored) -> bytes:
     """Return the sections of a letter before its body."""
     return whole_head(connection, stored.half_id, stored.head, stored.size)
+
+
+def waiting(connection: Connection, name: str, *, after: int = 0, most: int) -> list[Answer]:
+    """Return what a consumer group has still to end, in the order of its entries, without taking it: each message with
+    what it says before its body. The key is ``entry``.
+
+    :raises Unknown: there is no such group.
+    """
+    _, group = group_of(connection, name)
+    return [
+        {
+            "entry": each.id,
+            "id": each.half_id,
+            "posted_at": each.since,
+            "size": each.size,
+            "contents": contents(each.head, whole=False)[:-1],
+        }
+        for each in dead_letters.letters(connection, group, above=after, most=most)
+    ]
+
+
+def contents_of(connection: Connection, half_id: int) -> list[tuple[str, str]]:
+    """Return the sections of a message by name, as text; none: the store does not have it any more."""
+    head = dead_letters.head(connection, half_id)
+    return [] if head is None else contents(head, whole=len(head) < dead_letters.HEAD_OCTETS)
+
+
+def all_instances(connection: Connection, *, most: int) -> list[Answer]:
+    """Return the instances, those that have not ended first, then the last that have."""
+    return [asdict(each) for each in health.instances(connection, most)]
 
 
 def all_connections(

@@ -386,8 +386,9 @@ class MetricsSettings(_Section):
     operators: Annotated[
         Path | None,
         Field(
-            description="file with who may act by `/api/v1`, and use it from other machines where `listen` is "
-            "`https://`: a line `NAME TOKEN` each, which not all users may read; the audit has the name; none: nobody"
+            description="file with who may act by `/api/v1` and `/console`, and use them from other machines where "
+            "`listen` is `https://`: a line `NAME TOKEN` each, which not all users may read; the audit has the name; "
+            "none: nobody"
         ),
     ] = None
     anonymous: Annotated[

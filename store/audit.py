@@ -60,7 +60,7 @@ class Action(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
     """The person behind a connection: their user of the operating system, the host, and the reason they give. By HTTP
-    the name of the operator, and ``api`` with the remote address.
+    the name of the operator, and ``api`` or ``console`` with the remote address.
     """
 
     os_user: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -86,8 +86,9 @@ class Goal:
     fifo: bool
 
 
-#: Decides where a letter is replayed to, and on which terms; a text is the reason why it stays.
-Decide = Callable[[Stored], tuple[Goal, DeliveryTerms] | str]
+#: Decides where a letter is replayed to, and on which terms; a text is the reason why it stays. None: it is not asked
+#: for.
+Decide = Callable[[Stored], tuple[Goal, DeliveryTerms] | str | None]
 _Moved = tuple[Stored, Goal, DeliveryTerms]
 
 
@@ -145,15 +146,19 @@ def group_of(connection: Connection, name: str) -> int | None:
         )
 
 
-def letters(connection: Connection, group: int, *, above: int = 0, most: int = CHUNK) -> list[Stored]:
-    """Return the letters of a group with an entry id above ``above``, the oldest first."""
+def letters(
+    connection: Connection, group: int, *, ids: Sequence[int] | None = None, above: int = 0, most: int = CHUNK
+) -> list[Stored]:
+    """Return the letters of a group with an entry id above ``above``, the oldest first. ``ids``: of their halves; None:
+    all.
+    """
     with boundary():
-        rows = connection.execute(_letters(group).where(entry.c.id > above).limit(most)).all()
+        rows = connection.execute(_letters(group, ids).where(entry.c.id > above).limit(most)).all()
     return [Stored(**row._mapping) for row in rows]
 
 
-def _letters(group: int) -> Select[tuple[int, int, bytes, int]]:
-    return (
+def _letters(group: int, ids: Sequence[int] | None) -> Select[tuple[int, int, bytes, int]]:
+    wanted = (
         select(
             entry.c.id,
             entry.c.half_id,
@@ -164,6 +169,10 @@ def _letters(group: int) -> Select[tuple[int, int, bytes, int]]:
         .where(entry.c.group_id == group)
         .order_by(entry.c.id)
     )
+    if ids is None:
+        return wanted
+    possible = [each for each in ids if 0 < each < _NO_ID]
+    return wanted.where(entry.c.half_id == any_(cast(possible, ARRAY(BigInteger))))
 
 
 def message(connection: Connection, half_id: int, most: int = 1 << 30) -> bytes:
@@ -236,11 +245,13 @@ def replay(
     after: int = 0,
     until: int | None = None,
     seconds: float | None = None,
+    told: Mapping[str, object] | None = None,
 ) -> Replayed:
     """Post letters of a group anew where they came from; commits after each hundred.
 
     ``ids``: of their halves; None: all letters there are now. ``after``, ``until``: of the :class:`Rest` of another
     replay, which this one goes on with. ``seconds``: after so long no hundred begins but the first; None: no limit.
+    ``told``: what the audit has beside the ids.
 
     A letter is posted and leaves the dead letters in one SQL transaction. Its message is a new half; the groups of its
     address that do not get it are in an op. A letter that an instance holds for a consumer stays; one that an instance
@@ -254,10 +265,7 @@ def replay(
         box_name = connection.scalar(select(address.c.name).join(consumer_group).where(consumer_group.c.id == group))
         newest = select(func.max(entry.c.id)).where(entry.c.group_id == group)
         last = (connection.scalar(newest) or 0) if until is None else until
-        wanted = _letters(group).where(entry.c.id <= last).limit(CHUNK)
-        if ids is not None:
-            possible = [each for each in ids if 0 < each < _NO_ID]
-            wanted = wanted.where(entry.c.half_id == any_(cast(possible, ARRAY(BigInteger))))
+        wanted = _letters(group, ids).where(entry.c.id <= last).limit(CHUNK)
         above, end, rest = after, inf if seconds is None else time.monotonic() + seconds, None
         while rows := connection.execute(wanted.where(entry.c.id > above)).all():
             if above > after and time.monotonic() > end:
@@ -272,7 +280,7 @@ def replay(
             try:
                 _move(connection, group, moved, half_ids, uuids)
                 if moved and not done:
-                    audit.note(connection, Action.REPLAY, box_name, {"ids": None if ids is None else list(ids)})
+                    audit.note(connection, Action.REPLAY, box_name, {"ids": ids and list(ids), **(told or {})})
             except AddressGone as error:
                 connection.rollback()
                 left += [(stored.half_id, str(error)) for stored, _, _ in moved]
@@ -291,6 +299,8 @@ def _decided(letters: Sequence[Stored], decide: Decide) -> tuple[list[_Moved], l
     stay: list[tuple[int, str]] = []
     for stored in letters:
         goes = decide(stored)
+        if goes is None:
+            continue
         if isinstance(goes, str):
             stay.append((stored.half_id, goes))
         else:

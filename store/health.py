@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Row, func, select, text
+from sqlalchemy import Connection, Row, case, func, select, text
 
 from store import migrations
 from store.database import Patience, connected
@@ -99,6 +99,39 @@ class Health:
     free_percent: int | None
     #: the same in octets
     free_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceLine:
+    """An instance in a list. ``host``: its machine, as it names it. Of its last heartbeat, None: there was none yet."""
+
+    id: int
+    host: str
+    pid: int
+    version: str
+    started_at: datetime
+    ended_at: datetime | None
+    beaten_at: datetime | None
+    #: whether it has beaten recently; None also: it has ended
+    beats: bool | None
+    commit_waits_seconds: float | None
+    clock_ahead_seconds: float | None
+
+
+def instances(connection: Connection, most: int) -> list[InstanceLine]:
+    """Return the instances that have not ended, then the last that have; ``most`` at most."""
+    query = select(
+        *(instance.c[name] for name in ("id", "host", "pid", "version", "started_at", "ended_at")),
+        *(heartbeat.c[name] for name in ("beaten_at", "commit_waits_seconds", "clock_ahead_seconds")),
+        case((instance.c.ended_at.is_(None), BEATING)).label("beats"),
+    )
+    latest = query.select_from(instance.outerjoin(heartbeat)).order_by(
+        instance.c.ended_at.is_not(None), instance.c.id.desc()
+    )
+    with boundary():
+        rows = connection.execute(latest.limit(most)).all()
+        connection.rollback()
+    return [InstanceLine(**row._mapping) for row in rows]
 
 
 def read(connection: Connection) -> Health:

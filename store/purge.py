@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
 
 from store import audit, channels
 from store.audit import Action
+from store.database import BY_INDEX
 from store.errors import boundary
 from store.ids import UuidV7
 from store.keys import BY_KEY, listed
@@ -31,6 +32,30 @@ class Purged:
     purged: int
     held: int
     finished: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Entries that a purge would delete, and those it would leave; ``more``: others were not looked at."""
+
+    free: int
+    held: int
+    more: bool
+
+
+def waiting(connection: Connection, name: str, most: int) -> Waiting | None:
+    """Count the entries at an address, in all its groups, up to ``most``; None: there is no such address."""
+    with boundary():
+        address_id = connection.scalar(select(address.c.id).where(address.c.name == name))
+        if address_id is None:
+            return None
+        connection.execute(BY_INDEX)
+        groups = select(consumer_group.c.id).where(consumer_group.c.address_id == address_id)
+        looked = select(_free.label("free")).where(entry.c.group_id.in_(groups)).limit(most + 1).subquery()
+        free = func.count().filter(looked.c.free)
+        found = connection.execute(select(free.label("free"), func.count().label("all")).select_from(looked)).one()
+        connection.rollback()
+    return Waiting(free=min(found.free, most), held=found.all - found.free, more=found.all > most)
 
 
 class _TimeIsOver(Exception):

@@ -21,13 +21,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Connection, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Subquery, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
 from store import audit, channels, partitions, recovery, retention
 from store.audit import Action
 from store.commit.terms import BEFORE, INFINITY, DeliveryTerms, key_of
+from store.database import BY_INDEX
 from store.errors import AddressGone, Contended, Fenced, StoreUnavailable, boundary
 from store.ids import LONGEST_UNDECIDED, UuidV7, id_at, moment_of
 from store.partitions import op_id_at
@@ -93,6 +94,26 @@ def now(connection: Connection) -> datetime:
         moment: datetime = connection.execute(select(func.now())).scalar_one()
         connection.rollback()
     return moment
+
+
+def waiting_before(connection: Connection, of: Group, to_id: int, most: int) -> int:
+    """Count the group's entries of messages before ``to_id`` among the ``most`` that are the next to be delivered."""
+    next_ones = select(entry.c.half_id).where(entry.c.group_id == of.id).order_by(entry.c.id).limit(most).subquery()
+    return _counted(connection, next_ones, next_ones.c.half_id < to_id)
+
+
+def posted_since(connection: Connection, of: Group, to_id: int, most: int) -> int:
+    """Count the messages of the group's address among the first ``most`` of the store that are ``to_id`` or later."""
+    since = select(half.c.address_id).where(half.c.id >= to_id).order_by(half.c.id).limit(most).subquery()
+    return _counted(connection, since, since.c.address_id == of.address_id)
+
+
+def _counted(connection: Connection, rows: Subquery, only: ColumnElement[bool]) -> int:
+    with boundary():
+        connection.execute(BY_INDEX)
+        found = connection.scalar(select(func.count()).select_from(rows).where(only))
+        connection.rollback()
+    return found or 0
 
 
 def first_id(moment: datetime) -> int:

@@ -810,7 +810,7 @@ audit = Table(
     Column("os_user", Text),
     # Of a client: the user as whom it tried to log in, if that user exists.
     Column("client_user", Text),
-    # The host of the command, or the remote address of the client; by HTTP "api", and the address.
+    # The host of the command, or the remote address of the client; by HTTP "api" or "console", and the address.
     Column("place", Text),
     # Failed logins that are alike within a minute share one row.
     Column("times", Integer, nullable=False, server_default="1"),

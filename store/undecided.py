@@ -17,6 +17,7 @@ from store.database import LONGEST_WAIT
 from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Locked, NotUndecided, boundary
 from store.ids import declared_at, id_at
 from store.tables import address, half, op, pending, pending_retirement, txn
+from store.tables import audit as audited
 
 if TYPE_CHECKING:
     from store.history import Decided
@@ -216,7 +217,7 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str, action: Action 
             found = connection.execute(listed.with_for_update()).one_or_none()
             if found is None:
                 connection.rollback()
-                raise _not_undecided(connection, txn_id)
+                raise not_undecided(connection, txn_id)
             if found.producer_group is not None:  # a post has made it checkable meanwhile, and has a half in the store
                 return _decide(connection, txn_id, "rollback", reason, action)
             connection.execute(
@@ -227,7 +228,7 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str, action: Action 
             connection.commit()
     except AlreadyDecided:
         connection.rollback()
-        raise _not_undecided(connection, txn_id) from None
+        raise not_undecided(connection, txn_id) from None
     return _decided(connection, txn_id)
 
 
@@ -245,7 +246,7 @@ def commit(connection: Connection, txn_id: UUID, reason: str, action: Action = A
         return _decide(connection, txn_id, "commit", reason, action)
     outcome = outcome_of(connection, txn_id)
     if outcome is None or outcome.outcome != "undecided":
-        raise _not_undecided(connection, txn_id)
+        raise not_undecided(connection, txn_id)
     raise CannotCommit(
         f"transaction {txn_id} cannot be committed by hand: it is a plain one, and its messages are not in the store "
         "before its client commits; it can be rolled back"
@@ -263,7 +264,7 @@ def resume(connection: Connection, txn_id: UUID) -> bool:
     if not _checkable(connection, txn_id):
         outcome = outcome_of(connection, txn_id)
         if outcome is None or outcome.outcome != "undecided":
-            raise _not_undecided(connection, txn_id)
+            raise not_undecided(connection, txn_id)
         raise CannotCheck(f"transaction {txn_id} is a plain one: it has no producer group that could be asked")
     due = case((txn.c.next_check_at.is_not(None), func.now()))
     with waiting(connection, txn_id):
@@ -273,7 +274,7 @@ def resume(connection: Connection, txn_id: UUID) -> bool:
             audit.note(connection, Action.RESUME, str(txn_id))
         connection.commit()
     if found is None:
-        raise _not_undecided(connection, txn_id)
+        raise not_undecided(connection, txn_id)
     return found.next_check_at is not None
 
 
@@ -310,7 +311,7 @@ def _decide(connection: Connection, txn_id: UUID, decision: str, reason: str, ac
             f"transaction {txn_id} cannot be committed: an address that it posted to was removed; it can be rolled back"
         ) from None
     if not won:
-        raise _not_undecided(connection, txn_id)
+        raise not_undecided(connection, txn_id)
     return _decided(connection, txn_id)
 
 
@@ -320,7 +321,8 @@ def _decided(connection: Connection, txn_id: UUID) -> Outcome:
     return outcome
 
 
-def _not_undecided(connection: Connection, txn_id: UUID) -> AlreadyDecided | NotUndecided:
+def not_undecided(connection: Connection, txn_id: UUID) -> AlreadyDecided | NotUndecided:
+    """Return the error of a transaction that is not undecided; it tells the decision: why, when, and by whom."""
     outcome = outcome_of(connection, txn_id)
     if outcome is None:
         return NotUndecided(
@@ -328,4 +330,18 @@ def _not_undecided(connection: Connection, txn_id: UUID) -> AlreadyDecided | Not
         )
     because = f" ({outcome.reason})" if outcome.reason else ""
     when = "" if outcome.decided_at is None else f" at {outcome.decided_at.isoformat(timespec='milliseconds')}"
-    return AlreadyDecided(f"transaction {txn_id} is decided already: {outcome.outcome}{because}{when}")
+    by = "" if outcome.decided_at is None else _by(connection, txn_id, outcome.decided_at)
+    return AlreadyDecided(f"transaction {txn_id} is decided already: {outcome.outcome}{because}{when}{by}")
+
+
+def _by(connection: Connection, txn_id: UUID, decided_at: datetime) -> str:
+    """Return who decided by hand, as the audit has it: its row is of the SQL transaction of the decision."""
+    query = select(func.coalesce(audited.c.os_user, audited.c.database_role), audited.c.place).where(
+        audited.c.at.between(decided_at - _SLACK, decided_at + _SLACK),
+        audited.c.subject == str(txn_id),
+        audited.c.action.in_((Action.RESOLVE, Action.REPAIR)),
+    )
+    with boundary():
+        row = connection.execute(query.limit(1)).one_or_none()
+        connection.rollback()
+    return "" if row is None else f" by {row[0]}" + (f" ({row[1]})" if row[1] else "")

@@ -4,22 +4,28 @@ they show.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from html import unescape
 from html.parser import HTMLParser
 from http.client import HTTPMessage
 from http.cookiejar import CookieJar
 from ssl import SSLContext
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
 from coordinator.printable import printable
+from store import runs
+from store.database import connected
+from store.embedded.running import running_url
 from tests.acceptance import api
 from tests.fix_service import PATIENCE, Service
 from tests.wire.frames import Accepted, Error, Rejected
@@ -76,9 +82,20 @@ class Page(HTMLParser):
         return " ".join(text for name, text in self.texts if tag in (None, name))
 
     @property
+    def hidden(self) -> dict[str, str]:
+        """What its forms send that no one writes; ``form`` is the word of the session."""
+        return {
+            each["name"] or "": each["value"] or "" for each in self.all_of("input") if each.get("type") == "hidden"
+        }
+
+    @property
     def links(self) -> list[str]:
         """Paths of other pages, with their queries."""
-        return [path for each in self.all_of("a") if not (path := each["href"] or "").startswith("#")]
+        return [
+            path
+            for each in self.all_of("a")
+            if "download" not in each and not (path := each["href"] or "").startswith("#")
+        ]
 
     @property
     def following(self) -> str | None:
@@ -90,7 +107,7 @@ class Operator:
     """With a browser of their own: ``ask`` follows redirects, and keeps cookies."""
 
     def __init__(self, service: Service, tls: SSLContext | None = None) -> None:
-        (line,) = (line for line in service.log_lines() if line.get("event") == "metrics")
+        *_, line = (line for line in service.log_lines() if line.get("event") == "metrics")
         self.place: str = line["listen"][0]
         self.cookies = CookieJar()
         handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPCookieProcessor(self.cookies)]
@@ -110,8 +127,40 @@ class Operator:
             asked = place.path + (f"?{place.query}" if place.query else "")
             return Page(asked, answer.status, answer.headers, answer.read().decode())
 
+    def raw(self, path: str) -> str:
+        """What is no page."""
+        with self._opener.open(f"{self.place}{path}", timeout=PATIENCE) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    @contextmanager
+    def events(self) -> Iterator[Iterator[dict[str, str]]]:
+        """What an open page is told: HTML by the names of elements, event by event."""
+        with self._told() as answer:
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            yield (json.loads(line[6:]) for line in answer if line.startswith(b"data: "))
+
+    def _told(self) -> Any:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._opener.open(f"{self.place}/console/events", timeout=PATIENCE)
+            except urllib.error.HTTPError as error:  # a page that was closed just now may still count
+                if error.code != 503 or time.monotonic() > deadline:
+                    raise
+                error.close()
+
     def log_in(self, to: str = "/console", token: str = TOKEN) -> Page:
         return self.ask("/console/login", {"token": token, "to": to})
+
+    def sent(self, path: str, **fields: str) -> Page:
+        """What the form of a page answers, filled in; what a person sees there stays as it is."""
+        return self.answer(self.ask(path), **fields)
+
+    def answer(self, page: Page, **fields: str) -> Page:
+        """As :meth:`sent`, for a page that is there already."""
+        (form,) = (each for each in page.all_of("form") if each.get("class") == "act")
+        return self.ask(form["action"] or "", {**page.hidden, **fields})
 
     def crawl(self) -> dict[str, Page]:
         """Follow all links; each page by its path. All must be there."""
@@ -157,7 +206,19 @@ def fill(service: Service, *values: str) -> ExitStack:
         control = session.control(properties={Symbol("coordinator:producer-group"): printable(name)[:200]})
         session.sender("orders").outcome(message, txn=control.declare())
         service.cli("address", "set", "orders", "--max-attempts", "3")
+        _store_run(service, name)
     return stack
+
+
+def _store_run(service: Service, value: str) -> None:
+    """Of a reconciliation, with a finding."""
+    found = {"kind": "lost-message", "severity": "error", "address": "orders", "consumer_group": value}
+    found |= {"detail": value, "suggested_repair": value}
+    row = {**dict.fromkeys(runs.COLUMNS), **found}
+    now = datetime.now(UTC)
+    of = runs.Run(since=None, until=None, books=(printable(value),), seen_at=now, version="1.2.3")
+    with connected(running_url(service.data_dir)) as connection:
+        runs.store(connection, of, [row])
 
 
 def until_listed(operator: Operator, count: int) -> None:

@@ -88,6 +88,12 @@ def replay(
             "--to", metavar="ADDRESS", help="Post them to all groups of this address, not to the group they came from."
         ),
     ] = None,
+    like: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ID", help="With --all: those alone from the same address as this one, of the same error."
+        ),
+    ] = None,
     as_json: Json = False,
     reason: Reason = None,
     database_url: DatabaseUrl = None,
@@ -103,9 +109,9 @@ def replay(
     """
     from coordinator import acts
 
-    if bool(ids) == every:
+    if bool(ids) == every or (like is not None and not every):
         fail("give letters by ID, or --all", 2)
-    wanted: dict[str, Any] = {"name": name, "ids": ids or None, "all": every, "to": to}
+    wanted: dict[str, Any] = {"name": name, "ids": ids or None, "all": every, "to": to, "like": like}
     done = asked(acts.replay, config, database_url, data_dir, reason, work="long", **wanted)
     replayed, left, rest = list(done["ids"]), list(done["left"]), done["next"]
     while rest is not None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import cache
 from http import HTTPStatus
 from re import findall
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -37,6 +38,8 @@ _PIECES_SECONDS = 4.0
 #: octets of a request's body
 _LONGEST_BODY = 1 << 16
 _JSON = "application/json"
+#: Errors with which an act is refused; another one is a fault of this program.
+KNOWN = (Unknown, InTheWay, Malformed, StoreError)
 
 _Reason = Annotated[str | None, Field(description="Why; kept in the audit.")]
 
@@ -48,19 +51,29 @@ class Acting:
 
     def __init__(self, url: str, retention: RetentionSettings) -> None:
         self._url = url
-        self._service = {"kept": timedelta(hours=retention.hours), "seconds": _PIECES_SECONDS}
+        #: the arguments that no request gives
+        self.service = {"kept": timedelta(hours=retention.hours), "seconds": _PIECES_SECONDS}
         self._threads = ThreadPoolExecutor(_MOST_ACTING, thread_name_prefix="act")
         self._free = threading.BoundedSemaphore(_MOST_ACTING)
 
-    async def act(self, operation: Operation, given: Mapping[str, Any], actor: audit.Actor) -> Any:
-        """Return what was done; None: the act goes on.
+    def begin(self, operation: Operation, given: Mapping[str, Any], operator: str, place: str) -> Future[Any]:
+        """Begin an act with the arguments ``given``, and the reason among them; ``place``: where the operator is.
 
-        :raises Refused: it was not done.
+        :raises Refused: others are under way.
         """
         if not self._free.acquire(blocking=False):
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{_MOST_ACTING} other acts are under way; try again later")
+        actor = audit.Actor(os_user=operator, host=place, reason=given.get("reason"))
         doing = self._threads.submit(self._do, operation, given, actor)
         doing.add_done_callback(lambda _: self._free.release())
+        return doing
+
+    async def act(self, operation: Operation, given: Mapping[str, Any], operator: str, place: str) -> Any:
+        """Return what was done, as :meth:`begin`; None: the act goes on.
+
+        :raises Refused: it was not done.
+        """
+        doing = self.begin(operation, given, operator, place)
         waited = asyncio.wrap_future(doing)
         waited.add_done_callback(lambda done: done.exception())  # it is known where the request has ended before
         ended, _ = await asyncio.wait({waited}, timeout=_ANSWER_SECONDS)
@@ -69,17 +82,17 @@ class Acting:
             return None
         try:
             return doing.result()
-        except (Unknown, InTheWay, Malformed, StoreError) as error:
+        except KNOWN as error:
             raise refused(error) from None
 
     def _do(self, operation: Operation, given: Mapping[str, Any], actor: audit.Actor) -> Any:
         patience = COUNTING if operation.long else BRIEF
         takes = inspect.signature(operation.run).parameters
-        ours = {name: value for name, value in self._service.items() if name in takes}
+        taken = {name: value for name, value in {**given, **self.service}.items() if name in takes}
         with connected(self._url, application_name="coordinator api", patience=patience) as connection:
             migrations.check(connection)
             audit.act_as(connection, actor)
-            return operation.run(connection, **given, **ours)
+            return operation.run(connection, **taken)
 
 
 def _tell(operation: Operation, done: Future[Any]) -> None:
@@ -88,8 +101,8 @@ def _tell(operation: Operation, done: Future[Any]) -> None:
     if error is None:
         _log.info("an act has ended", act=operation.command)
     else:
-        known = isinstance(error, (Unknown, InTheWay, Malformed, StoreError))
-        _log.warning("an act has failed", act=operation.command, reason=str(error) if known else type(error).__name__)
+        reason = str(error) if isinstance(error, KNOWN) else type(error).__name__
+        _log.warning("an act has failed", act=operation.command, reason=reason)
 
 
 #: The application has its acts in ``state.acting``.
@@ -97,7 +110,7 @@ routes = APIRouter(prefix=ROOT)
 
 
 def _add(operation: Operation) -> None:
-    model, named = _model(operation), findall(r"{(\w+)", operation.path)
+    model, named = model_of(operation), path_of(operation)
     routes.add_api_route(
         operation.path,
         _endpoint(operation, model),
@@ -114,7 +127,13 @@ def _add(operation: Operation) -> None:
     )
 
 
-def _model(operation: Operation) -> type[BaseModel]:
+def path_of(operation: Operation) -> list[str]:
+    """Return the arguments that are in the path."""
+    return findall(r"{(\w+)", operation.path)
+
+
+@cache
+def model_of(operation: Operation) -> type[BaseModel]:
     """Return the form of a request's body: the arguments of the function that are not of the path, and the reason."""
     hints = get_type_hints(operation.run, localns={"Connection": object}, include_extras=True)
     fields: dict[str, Any] = {"reason": (_Reason, None)}
@@ -125,17 +144,10 @@ def _model(operation: Operation) -> type[BaseModel]:
 
 
 def _endpoint(operation: Operation, model: type[BaseModel]) -> Callable[[Request], Awaitable[Response]]:
-    takes = inspect.signature(operation.run).parameters
-
     async def act(request: Request) -> Response:
         given = {**request.path_params, **await _given(request, model)}
-        reason = given["reason"]
-        if "reason" not in takes:
-            del given["reason"]
-        host = request.client.host if request.client is not None else "?"
-        actor = audit.Actor(os_user=request.state.operator, host=f"api {host}", reason=reason)
         acting: Acting = request.app.state.acting
-        done = await acting.act(operation, given, actor)
+        done = await acting.act(operation, given, request.state.operator, f"api {host_of(request)}")
         if done is None:
             later = answer({"goes_on": f"{operation.command} takes longer; it goes on, and the log has its end"})
             later.status_code = HTTPStatus.ACCEPTED
@@ -145,10 +157,14 @@ def _endpoint(operation: Operation, model: type[BaseModel]) -> Callable[[Request
     return act
 
 
+def host_of(request: Request) -> str:
+    return request.client.host if request.client is not None else "?"
+
+
 async def _given(request: Request, model: type[BaseModel]) -> dict[str, Any]:
     """Return the arguments in the body of a request.
 
-    :raises Refused: it is too long, or is not what ``model`` describes.
+    :raises Refused: it is too long, or not what ``model`` describes.
     """
     # A form of a foreign page cannot have this type, and its script has to ask first, which is refused.
     if request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != _JSON:
@@ -158,8 +174,16 @@ async def _given(request: Request, model: type[BaseModel]) -> dict[str, Any]:
         octets += piece
         if len(octets) > _LONGEST_BODY:
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected a body of at most {_LONGEST_BODY} octets")
+    return arguments(lambda: model.model_validate_json(bytes(octets)))
+
+
+def arguments(read: Callable[[], BaseModel]) -> dict[str, Any]:
+    """Return the arguments that ``read`` finds in a request.
+
+    :raises Refused: they are not what the model describes, or can be none.
+    """
     try:
-        given = model.model_validate_json(bytes(octets)).model_dump()
+        given = read().model_dump()
         check_reason(given["reason"])
     except ValidationError as error:
         raise invalid(error.errors(include_url=False, include_context=False, include_input=False)) from None

@@ -13,8 +13,12 @@ from starlette.exceptions import HTTPException
 from coordinator.http import acting, console
 from coordinator.http.access import CHALLENGE, Access
 from coordinator.http.api import Asking, routes
+from coordinator.http.entrance import entrance
+from coordinator.http.forms import forms
+from coordinator.http.live import Live, events
 from coordinator.http.problems import Problem, Refused, invalid
 from coordinator.http.sessions import Sessions
+from coordinator.http.underway import Underway
 from coordinator.operations import ROOT
 from coordinator.process.measuring import Measuring
 from coordinator.process.metrics import registry
@@ -71,7 +75,8 @@ def application(measuring: Measuring, access: Access, asking: Asking, acts: acti
     for router in (routes, acting.routes):
         app.include_router(router, dependencies=[Depends(access.admit)])
     app.state.access, app.state.measuring, app.state.sessions = access, measuring, Sessions()
-    for pages in (console.entrance, console.pages):
+    app.state.underway, app.state.live = Underway(acts), Live(measuring)
+    for pages in (entrance, console.pages, forms, events):
         app.include_router(pages)
     return app
 

@@ -1,174 +1,38 @@
-"""The console shows operators in a browser what the API answers, by the same functions: ``/console``. It only reads.
-
-A browser shows the token once, in a form, and from then on the cookie of a session (S11).
-"""
+"""The console shows operators in a browser what the API answers, by the same functions: ``/console``."""
 
 from __future__ import annotations
 
-import hmac
+import json
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Annotated, Any
-from urllib.parse import parse_qs
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import RedirectResponse
-from fastapi.routing import APIRoute
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import RedirectResponse, StreamingResponse
 
 from coordinator import answers
-from coordinator.http.access import Access
 from coordinator.http.api import FOR_OPERATORS, After, Limit, Store
-from coordinator.http.pages import FOLDER, ROOT, link, page
+from coordinator.http.charts import charts
+from coordinator.http.entrance import Page, admit
+from coordinator.http.pages import ROOT, link, page
 from coordinator.http.problems import Refused
-from coordinator.http.sessions import Session, Sessions
 from coordinator.process.measuring import Measuring
 from coordinator.timeline import why_undecided
 from store import health
 
 #: lines of a list on one page
 _MOST = 100
-#: octets of a form
-_LONGEST_FORM = 8192
+_MOST_PERMISSIONS = 1000
 Number = Annotated[int, Query(ge=0, lt=1 << 63)]
 #: percent of the disk; with fewer free, an operator must look
 _FEWEST_FREE = 10
 
 
-class _Page(APIRoute):
-    """Answers an error as a page; where a login is missing, as the form for it."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        answer = super().get_route_handler()
-
-        async def answer_or_say_why(request: Request) -> Response:
-            try:
-                return await answer(request)
-            except Refused as error:
-                if error.status is HTTPStatus.UNAUTHORIZED:
-                    asked = f"{request.url.path}?{request.url.query}".removesuffix("?")
-                    return page(request, "login", error.status, said=str(error), to=asked)
-                status, said = error.status, str(error)
-            except answers.Malformed as error:
-                status, said = HTTPStatus.BAD_REQUEST, str(error)
-            except RequestValidationError as error:
-                found = (f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
-                status, said = HTTPStatus.BAD_REQUEST, "; ".join(found)
-            return page(request, "problem", status, title=status.phrase, said=said)
-
-        return answer_or_say_why
-
-
-async def _session(request: Request) -> Session:
-    sessions: Sessions = request.app.state.sessions
-    session = sessions.find(request.cookies.get(_cookie(request), ""))
-    if session is None:
-        raise Refused(HTTPStatus.UNAUTHORIZED, "log in to see this page")
-    return session
-
-
-async def _admit(request: Request, session: Annotated[Session, Depends(_session)]) -> None:
-    request.state.operator = await _let_in(request, session.token)
-    request.state.session = session
-
-
-async def _let_in(request: Request, token: bytes) -> str | None:
-    """Check that a request may come in with the token, as one to the API that shows it and reads; return the name of
-    the operator whose token it is.
-
-    :raises Refused: it may not.
-    """
-    access: Access = request.app.state.access
-    others = [each for each in request.scope["headers"] if each[0] != b"authorization"]
-    shows = {"headers": [*others, (b"authorization", b"Bearer " + token)], "method": "GET"}
-    showing = Request({**request.scope, **shows})
-    await access.admit(showing)
-    operator: str | None = showing.state.operator
-    return operator
-
-
-def _cookie(request: Request) -> str:
-    """Return the cookie's name: browsers keep cookies by host alone, and tunnels to several services end at one."""
-    return f"coordinator-{request.url.port}"
-
-
-#: The application has in its ``state``: ``access``, ``sessions`` and ``measuring``.
-entrance = APIRouter(prefix=ROOT, route_class=_Page, include_in_schema=False)
-#: For those who have logged in.
-pages = APIRouter(prefix=ROOT, route_class=_Page, include_in_schema=False, dependencies=[Depends(_admit)])
-
-
-# The login, and what its page loads.
-
-
-@entrance.get("/console.css")
-async def style() -> Response:
-    return Response((FOLDER / "console.css").read_bytes(), media_type="text/css")
-
-
-@entrance.get("/local-times.js")
-async def script() -> Response:
-    return Response((FOLDER / "local-times.js").read_bytes(), media_type="text/javascript")
-
-
-@entrance.get("/login")
-async def login(request: Request) -> Response:
-    return page(request, "login", said=None, to=ROOT)
-
-
-@entrance.post("/login")
-async def log_in(request: Request) -> Response:
-    form = await _form(request)
-    to = form.get("to", ROOT)
-    if not f"{to}/".startswith((f"{ROOT}/", f"{ROOT}?")):
-        to = ROOT
-    token = form.get("token", "").encode()
-    try:
-        await _let_in(request, token)
-    except Refused as error:
-        return page(request, "login", error.status, said=str(error), to=to)
-    sessions: Sessions = request.app.state.sessions
-    answer = RedirectResponse(to, HTTPStatus.SEE_OTHER)
-    answer.set_cookie(
-        _cookie(request),
-        sessions.begin(token).cookie,
-        path=ROOT,
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
-    return answer
-
-
-@entrance.post("/logout")
-async def log_out(request: Request, session: Annotated[Session, Depends(_session)]) -> Response:
-    form = await _form(request)
-    if not hmac.compare_digest(form.get("form", "").encode(), session.form.encode()):
-        raise Refused(HTTPStatus.FORBIDDEN, "the form is of no page of this session")
-    sessions: Sessions = request.app.state.sessions
-    sessions.end(session)
-    answer = RedirectResponse(f"{ROOT}/login", HTTPStatus.SEE_OTHER)
-    answer.delete_cookie(_cookie(request), path=ROOT)
-    return answer
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, the first of each name."""
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _LONGEST_FORM:
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected a form of at most {_LONGEST_FORM} octets")
-    try:
-        fields = parse_qs(body.decode("ascii"), max_num_fields=8)
-    except ValueError:
-        raise Refused(HTTPStatus.BAD_REQUEST, "expected the fields of a form") from None
-    return {name: values[0] for name, values in fields.items()}
-
-
-# The pages.
+#: For those who have logged in. The application has ``measuring`` in its ``state``.
+pages = APIRouter(prefix=ROOT, route_class=Page, include_in_schema=False, dependencies=[Depends(admit)])
 
 
 @pages.get("")
@@ -182,6 +46,7 @@ def overview(store: Store, request: Request) -> Response:
     if measuring.disk_low:  # the role of the service may not ask the server for its folder
         wrong.append("the disk of the embedded server is nearly full: posts are refused")
     seen = {"checked": checked, "wrong": wrong, "figures": measuring.figures(), "connected": connected}
+    seen["charts"] = charts(measuring.recent)
     return page(request, "overview", HTTPStatus.OK, **seen)
 
 
@@ -210,9 +75,15 @@ def list_addresses(store: Store, request: Request, after: After = None) -> Respo
 
 @pages.get("/address")
 def show_address(store: Store, request: Request, name: str) -> Response:
-    with store.asked() as connection:
-        shown = answers.one_address(connection, name)
-        links = answers.links_of(connection, name, _MOST + 1)
+    try:
+        with store.asked() as connection:
+            shown = answers.one_address(connection, name)
+            links = answers.links_of(connection, name, _MOST + 1)
+    except Refused as error:
+        if error.status is not HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        # Where so much waits that it cannot be counted in time, what can be done is there all the same.
+        return page(request, "problem", error.status, title=f"Address {name}", said=str(error), name=name)
     return page(request, "address", HTTPStatus.OK, of=shown, links=links[:_MOST], more=len(links) > _MOST)
 
 
@@ -242,7 +113,7 @@ def show_transaction(store: Store, request: Request, id: str, limit: Limit = 100
     wanted = answers.txn_id_of(id)
     with store.asked() as connection:
         life = answers.transaction(connection, wanted, limit)
-    return page(request, "life", title=f"Transaction {wanted}", life=life)
+    return page(request, "life", title=f"Transaction {wanted}", life=life, sections=[])
 
 
 @pages.get("/message")
@@ -250,7 +121,8 @@ def show_message(store: Store, request: Request, id: str) -> Response:
     wanted = answers.half_id_of(id)
     with store.asked() as connection:
         life = answers.message(connection, wanted)
-    return page(request, "life", title=f"Message {wanted}", life=life)
+        sections = answers.contents_of(connection, wanted) if request.state.operator is not None else []
+    return page(request, "life", title=f"Message {wanted}", life=life, sections=sections)
 
 
 @pages.get("/dead-letters")
@@ -271,9 +143,34 @@ def list_letters(store: Store, request: Request, name: str, after: Number = 0) -
     return _list(request, "letters", lines, lambda line: line["entry"], name=name, alike=most_first)
 
 
+@pages.get("/letters.jsonl", dependencies=FOR_OPERATORS)
+async def export_letters(store: Store, request: Request, name: str) -> Response:
+    """Answer all letters of an address, a line of JSON each, as ``coordinator dead-letters export``."""
+
+    def piece(after: int) -> list[answers.Answer]:
+        with store.asked() as connection:
+            return answers.letters(connection, name, after=after, most=_MOST, whole=True)
+
+    async def lines(found: list[answers.Answer]) -> AsyncIterator[str]:
+        while found:
+            after = found[-1]["entry"]
+            for line in found:
+                del line["entry"]
+                yield json.dumps(line, default=answers.plain) + "\n"
+            found = await run_in_threadpool(piece, after)
+
+    first = await run_in_threadpool(piece, 0)
+    if not request.state.last():
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "others download, and watch; try again later")
+    named = {"Content-Disposition": 'attachment; filename="letters.jsonl"'}
+    return StreamingResponse(lines(first), media_type="application/jsonl", headers=named)
+
+
 @pages.get("/letter", dependencies=FOR_OPERATORS)
-def show_letter(store: Store, request: Request, id: str) -> Response:
-    """Show a letter with the life of the message that it was, which has what became of the letter, too."""
+def show_letter(store: Store, request: Request, id: str, name: str | None = None) -> Response:
+    """Show a letter with the life of the message that it was, which has what became of the letter, too. ``name``: of
+    the address that has it.
+    """
     wanted = answers.half_id_of(id)
     with store.asked() as connection:
         letter = answers.letter(connection, wanted)
@@ -281,7 +178,53 @@ def show_letter(store: Store, request: Request, id: str) -> Response:
             life = answers.message(connection, answers.half_id_of(str(letter["original_id"])))
         except (answers.Unknown, answers.Malformed):  # not kept any more, or never was: clients can write such letters
             life = answers.message(connection, wanted)
-    return page(request, "letter", letter=letter, life=life)
+    return page(request, "letter", letter=letter, life=life, box=name)
+
+
+@pages.get("/browse", dependencies=FOR_OPERATORS)
+def browse(store: Store, request: Request, name: str, after: Number = 0) -> Response:
+    with store.asked() as connection:
+        lines = answers.waiting(connection, name, after=after, most=_MOST + 1)
+    return _list(request, "browse", lines, lambda line: line["entry"], name=name)
+
+
+@pages.get("/users", dependencies=FOR_OPERATORS)
+def list_users(store: Store, request: Request, after: After = None) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_users(connection, after=after, most=_MOST + 1)
+    return _list(request, "users", lines, lambda line: line["name"])
+
+
+@pages.get("/permissions", dependencies=FOR_OPERATORS)
+def list_permissions(store: Store, request: Request) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_permissions(connection)
+    return page(request, "permissions", lines=lines[:_MOST_PERMISSIONS], more=len(lines) > _MOST_PERMISSIONS)
+
+
+@pages.get("/instances")
+def list_instances(store: Store, request: Request) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_instances(connection, most=_MOST)
+    measuring: Measuring = request.app.state.measuring
+    return page(request, "instances", lines=lines, workers=measuring.workers.lines())
+
+
+@pages.get("/runs")
+def list_runs(store: Store, request: Request) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_runs(connection)
+    return page(request, "runs", lines=lines)
+
+
+@pages.get("/findings")
+def list_findings(store: Store, request: Request, run: Number, kind: str | None = None, after: Number = 0) -> Response:
+    with store.asked() as connection:
+        of = answers.one_run(connection, run=run)
+        lines = answers.findings(
+            connection, run=run, kind=() if kind is None else (kind,), after=min(after, 1 << 30), most=_MOST + 1
+        )
+    return _list(request, "findings", lines, lambda line: line["number"], of=of)
 
 
 @pages.get("/connections")

@@ -34,10 +34,17 @@ def link(page: str, **query: object) -> str:
 
 
 def page(request: Request, template: str, status: HTTPStatus = HTTPStatus.OK, **values: object) -> HTMLResponse:
-    """Fill in a template. It knows ``session``, that of the request or None, and ``here``, the request's path."""
-    session = getattr(request.state, "session", None)
+    """Fill in a template. It knows ``session``, that of the request or None; ``operator``, the name of who may act or
+    None; and ``here``, the request's path.
+    """
+    known = {name: getattr(request.state, name, None) for name in ("session", "operator")}
     made = _ENVIRONMENT.get_template(f"{template}.html.j2")
-    return HTMLResponse(made.render(session=session, here=request.url.path, **values), status)
+    return HTMLResponse(made.render(**known, here=request.url.path, **values), status)
+
+
+def fragment(template: str, macro: str, *values: object) -> str:
+    """Return the HTML of a macro."""
+    return str(getattr(_ENVIRONMENT.get_template(f"{template}.html.j2").module, macro)(*values))
 
 
 def _shown(value: object) -> object:
@@ -51,7 +58,7 @@ def _shown(value: object) -> object:
     return printable(value, _LONGEST) if isinstance(value, str) else value
 
 
-def _moment(at: datetime | None) -> object:
+def moment(at: datetime | None) -> object:
     """Show a time in UTC; local-times.js puts the browser's own beside it."""
     if at is None:
         return None
@@ -78,7 +85,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters.update(age=_age, count=_count, moment=_moment)
+    environment.filters.update(age=_age, count=_count, moment=moment)
     environment.globals.update(link=link, separator=GROUP_SEPARATOR)
     return environment
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from email.utils import formatdate
+from functools import partial
 
 import structlog
 from h11 import Data, EndOfMessage, Response
@@ -21,12 +22,17 @@ from coordinator.login.logins import origin_of
 
 _MOST_REQUESTS = 8
 _LONGEST_REQUEST_SECONDS = 10.0
+#: Answers at one time that may last, as events and downloads do, beside the other requests; and for how long.
+_MOST_LASTING = 32
+_LONGEST_LASTING_SECONDS = 900.0
 #: The pause after an accept for which the system has no descriptor left.
 _ACCEPT_PAUSE_SECONDS = 1.0
 
-#: What a browser may do with an answer (S11): pages of the console load their style and their script, and send forms.
+#: What a browser may do with an answer (S11): pages of the console load their style, their
+#: scripts and what these ask for, and send forms.
 _POLICY = (
     *("default-src 'none'", "style-src 'self'", "script-src 'self'", "form-action 'self'"),
+    "connect-src 'self'",
     *("base-uri 'none'", "frame-ancestors 'none'"),
 )
 #: A browser must not embed or keep an answer, nor run or show it as what it is not. A connection has one request.
@@ -44,7 +50,8 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 class Server:
     """Accepts connections, and gives each to uvicorn for one request. Long requests are cut off; if there are too many
-    at once, one of the host with the most is, so that it does not exclude others.
+    at once, one of the host with the most is, so that it does not exclude others. The application lets an answer last
+    by ``request.state.last()``, which returns whether there is room for it.
     """
 
     def __init__(
@@ -67,6 +74,8 @@ class Server:
         self._state = ServerState()
         #: the host of each request, or its IPv6 network of 64 bits, the oldest first
         self._hosts: dict[asyncio.Task[None], str] = {}
+        #: the requests whose answers last
+        self._lasting: set[asyncio.Task[None]] = set()
 
     def run(self) -> None:
         """Serve for ever."""
@@ -100,7 +109,16 @@ class Server:
     def _close(self, task: asyncio.Task[None], peer: socket.socket) -> None:
         """Close a connection whose task has ended, or was cut off before it began."""
         self._hosts.pop(task, None)
+        self._lasting.discard(task)
         peer.close()
+
+    def _last(self, task: asyncio.Task[None], limit: asyncio.Timeout) -> bool:
+        """Let the answer of a request that is not cut off yet last, if there is room for it."""
+        if len(self._lasting) >= _MOST_LASTING or self._hosts.pop(task, None) is None:
+            return False
+        self._lasting.add(task)
+        limit.reschedule(asyncio.get_running_loop().time() + _LONGEST_LASTING_SECONDS)
+        return True
 
     async def _answer(self, peer: socket.socket) -> None:
         """Last until the connection is closed: by uvicorn after the answer, by the peer, or cut off."""
@@ -111,9 +129,12 @@ class Server:
         try:
             # The peer may disconnect at any time, begin no handshake, or send what is no TLS.
             with suppress(TimeoutError, OSError):
-                async with asyncio.timeout(_LONGEST_REQUEST_SECONDS):
+                async with asyncio.timeout(_LONGEST_REQUEST_SECONDS) as limit:
+                    task = asyncio.current_task()
+                    assert task is not None
+                    may_last = partial(self._last, task, limit)
                     transport, _ = await loop.connect_accepted_socket(
-                        lambda: _Connection(self._config, self._state, ended), peer, ssl=self._tls()
+                        lambda: _Connection(self._config, self._state, ended, may_last), peer, ssl=self._tls()
                     )
                     await ended
         finally:
@@ -124,9 +145,18 @@ class Server:
 class _Connection(H11Protocol):
     """Uvicorn's connection, whose ``ended`` is done when it is lost."""
 
-    def __init__(self, config: Config, state: ServerState, ended: asyncio.Future[None]) -> None:
-        super().__init__(config, state, {})
+    def __init__(
+        self, config: Config, state: ServerState, ended: asyncio.Future[None], may_last: Callable[[], bool]
+    ) -> None:
+        """``may_last`` returns whether there is room for an answer that lasts."""
+        super().__init__(config, state, {"last": self._last})
         self._ended = ended
+        self._may_last = may_last
+        self._lasts = False
+
+    def _last(self) -> bool:
+        self._lasts = self._may_last()
+        return self._lasts
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -134,9 +164,9 @@ class _Connection(H11Protocol):
             self._ended.set_result(None)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Whether the connection stays open for the answer; TLS has no such half."""
+        """Whether the connection stays open for the answer, unless that lasts; TLS has no such half."""
         cycle: RequestResponseCycle | None = self.cycle
-        return self.scheme == "http" and cycle is not None and not cycle.response_complete
+        return self.scheme == "http" and cycle is not None and not cycle.response_complete and not self._lasts
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, without quoting it."""

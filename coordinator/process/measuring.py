@@ -15,6 +15,7 @@ import structlog
 from coordinator.process import certificates
 from coordinator.process.children import Supervising
 from coordinator.process.listeners import metrics_token, operators
+from coordinator.process.recent import Recent
 from coordinator.process.worker_reports import LONG_SECONDS, Workers
 from coordinator.secret_file import FileInvalid
 from coordinator.settings import Settings
@@ -49,6 +50,7 @@ class Measuring:
         #: the last poll, with the monotonic time of the next; replaced as a whole, as the threads of requests read it
         self._last: tuple[Figures, float] | None = None
         self.workers = Workers()
+        self.recent = Recent()
 
     def run(self) -> None:
         failed: tuple[str, ...] = ()
@@ -56,6 +58,7 @@ class Measuring:
             seen = self._reader.read()
             # A poll that found no store has waited, without a cost for the store.
             pause = TimeShare(20, POLL_SECONDS).pause(0.0 if seen.state is None else seen.seconds)
+            self.recent.add(seen, self.workers)
             self._last = (seen, time.monotonic() + pause)
             if seen.failed != failed:
                 failed = seen.failed

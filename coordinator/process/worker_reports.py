@@ -116,6 +116,15 @@ class Workers:
         _, last = self._reports
         return {worker: float(figures[name]) for worker, (_, figures, _) in last.items()}
 
+    def lines(self) -> list[dict[str, object]]:
+        """Return the last report of each worker, its number, its process, and its age in seconds (``ago``)."""
+        _, last = self._reports
+        now = time.monotonic()
+        return [
+            {"worker": worker, "pid": pid, "ago": now - at, **figures}
+            for worker, (pid, figures, at) in sorted(last.items())
+        ]
+
     def serving(self) -> int:
         """Return how many workers serve clients, by reports that are not old."""
         _, last = self._reports

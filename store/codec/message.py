@@ -37,7 +37,7 @@ HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
 PROPERTIES, APPLICATION_PROPERTIES = 0x73, 0x74
 DATA, SEQUENCE, VALUE, FOOTER = 0x75, 0x76, 0x77, 0x78
 
-_NAMES = {
+SECTION_NAMES = {
     HEADER: "header", DELIVERY_ANNOTATIONS: "delivery-annotations", MESSAGE_ANNOTATIONS: "message-annotations",
     PROPERTIES: "properties", APPLICATION_PROPERTIES: "application-properties", DATA: "data",
     SEQUENCE: "amqp-sequence", VALUE: "amqp-value", FOOTER: "footer",
@@ -142,7 +142,9 @@ def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
         if end > size:
             end = skip(message, value)  # raises the error
         if constructor not in allowed:
-            raise DecodeError(f"the section {_NAMES[code]} at octet {at} has a value of type 0x{constructor:02x}")
+            raise DecodeError(
+                f"the section {SECTION_NAMES[code]} at octet {at} has a value of type 0x{constructor:02x}"
+            )
         found.append((code, at, value, end))
         last = code
         at = end
@@ -150,7 +152,7 @@ def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
 
 
 def _out_of_place(code: int, at: int) -> DecodeError:
-    return DecodeError(f"the section {_NAMES[code]} at octet {at} is out of its place")
+    return DecodeError(f"the section {SECTION_NAMES[code]} at octet {at} is out of its place")
 
 
 def shows_properties(head: Octets) -> bool:
@@ -241,10 +243,12 @@ def _annotated(octets: bytes, name: str) -> int | None:
 def fields_of(message: Octets, value: int, code: int) -> list[object]:
     """Decode the fields of header or properties, the list at ``value``; no field may contain other values."""
     if message[value] not in LISTS:
-        raise DecodeError(f"the section {_NAMES[code]} is not a list")
+        raise DecodeError(f"the section {SECTION_NAMES[code]} is not a list")
     at, end, count = contents(message, value)
     if count > _FIELDS[code]:
-        raise DecodeError(f"the section {_NAMES[code]} has {count} fields, at most {_FIELDS[code]} were expected")
+        raise DecodeError(
+            f"the section {SECTION_NAMES[code]} has {count} fields, at most {_FIELDS[code]} were expected"
+        )
     fields: list[object] = []
     for _ in range(count):
         if at < end and message[at] == _NULL:  # most are null
@@ -254,7 +258,9 @@ def fields_of(message: Octets, value: int, code: int) -> list[object]:
         field, at = scalar(message, at)
         fields.append(field)
     if at != end:
-        raise DecodeError(f"the {count} fields of the {_NAMES[code]} end at octet {at}, not at {end} as announced")
+        raise DecodeError(
+            f"the {count} fields of the {SECTION_NAMES[code]} end at octet {at}, not at {end} as announced"
+        )
     return fields
 
 

@@ -1,4 +1,4 @@
-"""Requests to the API of a service."""
+"""Requests to the API of a service, and what operators act on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tests.fix_service import PATIENCE, Service
+from tests.wire.frames import Rejected
+from tests.wire.messages import data
+from tests.wire.peer import Peer, Session
+from tests.wire.queues import dead_letters, post
+from tests.wire.types import Symbol
 
 TOKEN = "a-token-of-these-tests"
 #: of anna
@@ -67,3 +72,34 @@ def got(service: Service, path: str) -> Any:
     answer = asked(service, "GET", path)
     assert answer.status == 200, answer
     return answer.value
+
+
+def left(service: Service, count: int = 1) -> list[str]:
+    """Txn-ids of checkable transactions that are undecided, with a message each to orders."""
+    peer = Peer(service.port)
+    peer.open()
+    session = peer.begin()
+    control = session.control(properties={Symbol("coordinator:producer-group"): "shop"})
+    sender = session.sender("orders")
+    found = []
+    for _ in range(count):
+        txn = control.declare()
+        sender.outcome(data(b"x"), txn=txn)
+        found.append(txn.hex())
+    peer.close_socket()
+    return found
+
+
+def buried(service: Service, session: Session, address: str, count: int) -> list[int]:
+    """Messages that are dead letters, by their ids."""
+    post(session, address, *(b"%d" % number for number in range(count)))
+    consumer = session.receiver(address)
+    for delivery in consumer.take_many(count):
+        delivery.disposition(Rejected(), settled=False)
+        delivery.settlement()
+    consumer.detach()
+    dead_letters(session, address).detach()
+    shown: list[dict[str, int]] = []
+    while len(shown) < count:
+        shown = json.loads(service.cli("dead-letters", "show", address, "--json"))
+    return [each["id"] for each in shown]

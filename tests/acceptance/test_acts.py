@@ -15,15 +15,13 @@ from sqlalchemy import text
 from store.database import connected
 from store.embedded.running import running_url
 from tests.acceptance import api
-from tests.acceptance.api import TOKEN, asked, done, got, refused
+from tests.acceptance.api import TOKEN, asked, buried, done, got, left, refused
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.tables import all_cases
-from tests.wire.frames import Accepted, Rejected
-from tests.wire.messages import data
-from tests.wire.peer import Peer, Session
-from tests.wire.queues import dead_letters, post
-from tests.wire.types import Symbol
+from tests.wire.frames import Accepted
+from tests.wire.peer import Peer
+from tests.wire.queues import post
 
 pytestmark = [pytest.mark.rule("S10"), pytest.mark.rule("S11")]
 
@@ -37,39 +35,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield service
 
 
-def _left(service: Service, count: int = 1) -> list[str]:
-    """Txn-ids of checkable transactions that are undecided, with a message each to orders."""
-    peer = Peer(service.port)
-    peer.open()
-    session = peer.begin()
-    control = session.control(properties={Symbol("coordinator:producer-group"): "shop"})
-    sender = session.sender("orders")
-    found = []
-    for _ in range(count):
-        txn = control.declare()
-        sender.outcome(data(b"x"), txn=txn)
-        found.append(txn.hex())
-    peer.close_socket()
-    return found
-
-
-def _buried(service: Service, session: Session, address: str, count: int) -> list[int]:
-    """Messages that are dead letters, by their ids."""
-    post(session, address, *(b"%d" % number for number in range(count)))
-    consumer = session.receiver(address)
-    for delivery in consumer.take_many(count):
-        delivery.disposition(Rejected(), settled=False)
-        delivery.settlement()
-    consumer.detach()
-    dead_letters(session, address).detach()
-    shown: list[dict[str, int]] = []
-    while len(shown) < count:
-        shown = json.loads(service.cli("dead-letters", "show", address, "--json"))
-    return [each["id"] for each in shown]
-
-
 def test_an_undecided_transaction_is_decided_once(service: Service) -> None:
-    first, second = _left(service, 2)
+    first, second = left(service, 2)
     told = done(service, f"/transactions/{first}/resolve", decision="commit", reason="paid, says the bank")
     assert (told["txn_id"].replace("-", ""), told["outcome"], told["posted_to"]) == (first, "commit", ["orders"])
     assert got(service, f"/transactions/{first}")["outcome"] == "commit"
@@ -81,19 +48,19 @@ def test_an_undecided_transaction_is_decided_once(service: Service) -> None:
 
 
 def test_the_audit_has_who_why_and_from_where(service: Service) -> None:
-    (txn,) = _left(service)
+    (txn,) = left(service)
     done(service, f"/transactions/{txn}/resolve", decision="commit", reason="of the audit")
     (line,) = [each for each in got(service, "/audit?who=anna&what=resolve") if each["reason"] == "of the audit"]
     assert line["subject"].replace("-", "") == txn
     assert (line["os_user"], line["place"], line["client_user"]) == ("anna", "api 127.0.0.1", None)
     bob = {"Authorization": f"Bearer another-{api.OPERATOR}"}
     body = json.dumps({"decision": "commit", "reason": "his"})
-    assert asked(service, "POST", f"/transactions/{_left(service)[0]}/resolve", body, **bob).status == 200
+    assert asked(service, "POST", f"/transactions/{left(service)[0]}/resolve", body, **bob).status == 200
     assert [each["reason"] for each in got(service, "/audit?who=bob")] == ["his"]
 
 
 def test_checks_begin_again(service: Service) -> None:
-    (txn,) = _left(service)
+    (txn,) = left(service)
     assert done(service, f"/transactions/{txn}/resume")["txn_id"].replace("-", "") == txn
     done(service, f"/transactions/{txn}/resolve", decision="rollback", reason="enough")
     assert refused(service, f"/transactions/{txn}/resume")[0] == 409
@@ -115,7 +82,7 @@ def test_a_connection_is_closed(service: Service) -> None:
 
 def test_letters_are_replayed(begin: Begin, service: Service, address: str) -> None:
     session = begin()
-    first, *others = _buried(service, session, address, 3)
+    first, *others = buried(service, session, address, 3)
     told = done(service, f"/dead-letters/{address}/replay", ids=[first, 1], reason="mended")
     assert told == {"ids": [first], "left": [[1, "there is no such letter"]], "next": None}
     told = done(service, f"/dead-letters/{address}/replay", all=True)
@@ -127,7 +94,7 @@ def test_letters_are_replayed(begin: Begin, service: Service, address: str) -> N
 
 def test_a_replay_goes_on_where_another_has_stopped(begin: Begin, service: Service, address: str) -> None:
     session = begin()
-    _buried(service, session, address, 2)
+    buried(service, session, address, 2)
     nothing: dict[str, Any] = {"ids": [], "left": [], "next": None}
     assert done(service, f"/dead-letters/{address}/replay", all=True, after=0, until=0) == nothing
     assert done(service, f"/dead-letters/{address}/replay", all=True, after=(1 << 63) - 1) == nothing
@@ -259,7 +226,7 @@ def test_what_is_wrong_is_said(
 
 @pytest.fixture(scope="module")
 def undecided(service: Service) -> str:
-    (txn,) = _left(service)
+    (txn,) = left(service)
     return txn
 
 
@@ -336,7 +303,7 @@ def test_long_acts_go_on_piece_by_piece(brief: Service) -> None:
     peer = Peer(brief.port)
     peer.open()
     session = peer.begin()
-    letters = _buried(brief, session, "orders", 5)
+    letters = buried(brief, session, "orders", 5)
     told = done(brief, "/dead-letters/orders/replay", all=True, reason="first")
     pieces = [told["ids"]]
     while told["next"] is not None:

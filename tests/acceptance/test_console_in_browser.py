@@ -17,6 +17,7 @@ from tests.fix_service import running_service
 pytestmark = [pytest.mark.rule("S7", "S11"), pytest.mark.night]
 
 PHONE = 360
+SCRIPTS = ("/console/local-times.js", "/console/live.js")
 #: What the browser's console says of the page that asks for the login.
 _OF_THE_LOGIN = ("status of 401", "Password forms should have")
 
@@ -70,7 +71,7 @@ def test_each_page_fits_and_runs_nothing_foreign(
             assert shown.page.locator("h1").count() == 1
     assert [each for each in shown.complaints if not any(of in each for of in _OF_THE_LOGIN)] == []
     own = {urlsplit(url).path for url in shown.requests} - {urlsplit(url).path for url in paths}
-    assert own == {"/console/login", "/console/console.css", "/console/local-times.js"}
+    assert own == {"/console/login", "/console/console.css", "/console/events", *SCRIPTS}
 
 
 def test_a_time_is_in_utc_with_the_readers_own_beside(browser: Browser, paths: list[str]) -> None:

@@ -1,0 +1,85 @@
+"""Contents are what a stored message says, section by section, as text for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from store.codec.encoding import DecodeError, decode
+from store.codec.message import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
+    HEADER,
+    PROPERTIES,
+    SECTION_NAMES,
+    sections,
+)
+from store.codec.values import Described, Map
+
+#: characters of a section, and sections
+_LONGEST = 20_000
+_MOST = 100
+_FIELDS = {
+    HEADER: ("durable", "priority", "ttl", "first-acquirer", "delivery-count"),
+    PROPERTIES: (
+        *("message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding"),
+        *("absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id"),
+    ),
+}
+
+
+def contents(octets: bytes, *, whole: bool) -> list[tuple[str, str]]:
+    """Return the name and the text of each section of a message. ``whole``: else ``octets`` is its beginning, and its
+    body is left out.
+    """
+    told = []
+    try:
+        found = sections(octets, FOOTER if whole else APPLICATION_PROPERTIES)
+        for code, _, value, end in found[:_MOST]:
+            its, _ = decode(octets[:end], value)
+            name, text = _data(its) if code == DATA else (SECTION_NAMES[code], _section(code, its))
+            told.append((name, text[:_LONGEST]))
+        if len(found) > _MOST:
+            told.append(("what follows", f"{len(found) - _MOST:,} sections more"))
+    except DecodeError as error:
+        told.append(("what follows cannot be read", str(error)))
+    if not whole:
+        told.append(("body", "it is too large to be shown"))
+    return told
+
+
+def _section(code: int, value: object) -> str:
+    if code in _FIELDS and isinstance(value, list):
+        return _lines(zip(_FIELDS[code], value, strict=False))
+    return _lines(value) if isinstance(value, Map) else _text(value)
+
+
+def _lines(pairs: Iterable[tuple[object, object]]) -> str:
+    return "\n".join(f"{_text(key)}: {_text(value)}" for key, value in pairs if value is not None)
+
+
+def _data(octets: object) -> tuple[str, str]:
+    """Return what data is, and its text as it came; else its octets."""
+    assert isinstance(octets, bytes)
+    try:
+        text = octets.decode()
+    except UnicodeDecodeError:
+        return "data, octets", octets[:_LONGEST].hex(" ")
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return "data, text", text
+    return "data, JSON", text
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Described):
+        return f"{_text(value.descriptor)} {_text(value.value)}"
+    if isinstance(value, Map):
+        return "{" + ", ".join(f"{_text(key)}: {_text(each)}" for key, each in value) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return str(value)

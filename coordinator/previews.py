@@ -1,0 +1,134 @@
+"""Previews say what an act would do, in sentences, before it is done: they change nothing, and look at a bounded part
+of the store. What others do meanwhile counts for the act all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from coordinator.acts import goals_of, moved_to, way_of
+from coordinator.address.addresses import shown
+from coordinator.answers import Unknown, connection_id_of, txn_id_of
+from store import connections, dead_letters, purge, seeks, undecided
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from sqlalchemy import Connection
+
+#: letters, and entries or messages, that are looked at
+_MOST_LETTERS = 500
+_MOST = 10_000
+#: After so many no other letters are looked at.
+_SECONDS = 3.0
+
+
+def of_decision(connection: Connection, *, txn_id: str) -> list[str]:
+    """Of :func:`coordinator.acts.resolve` and ``resume``.
+
+    :raises AlreadyDecided: with the decision, and who made it.
+    :raises NotUndecided: no such transaction is known.
+    """
+    wanted = txn_id_of(txn_id)
+    found = undecided.outcome_of(connection, wanted)
+    if found is None or found.outcome != "undecided":
+        raise undecided.not_undecided(connection, wanted)
+    return [
+        f"It is undecided, with {found.posted:,} messages posted: a commit delivers them, a rollback throws them away.",
+        f"It has retired {found.retired:,} deliveries: a commit ends them, a rollback gives them back.",
+        "The first decision wins and stays.",
+    ]
+
+
+def of_close(connection: Connection, *, connection_id: str) -> list[str]:
+    """Of :func:`coordinator.acts.close`."""
+    found, _ = connections.one(connection, connection_id_of(connection_id))
+    who = f"The client {found.container_id} of user {found.user or '(none)'} at {found.host}"
+    return [f"{who} is told the reason, and loses {found.links} links; it may connect again at once."]
+
+
+def of_removal(connection: Connection, *, name: str) -> list[str]:
+    """Of :func:`coordinator.changes.remove_address`."""
+    found = _waiting(connection, name)
+    count = f"{found.free + found.held:,}{' and more' if found.more else ''}"
+    return [f"{count} messages are at {shown(name)}. While there is one, the address is not removed without them."]
+
+
+def _waiting(connection: Connection, name: str) -> purge.Waiting:
+    found = purge.waiting(connection, name, _MOST)
+    if found is None:
+        raise Unknown(f"there is no address {shown(name)}")
+    return found
+
+
+def of_purge(connection: Connection, *, name: str) -> list[str]:
+    """Of :func:`coordinator.acts.purge`.
+
+    :raises Unknown: there is no such address.
+    """
+    found = _waiting(connection, name)
+    least = "At least " if found.more else ""
+    return [
+        f"{least}{found.free:,} messages that wait at {shown(name)} are thrown away, in all its groups.",
+        f"{least}{found.held:,} stay, as consumers hold them or they are on their way to the dead letters.",
+    ]
+
+
+def of_replay(
+    connection: Connection,
+    *,
+    name: str,
+    ids: list[int] | None = None,
+    to: str | None = None,
+    like: int | None = None,
+) -> list[str]:
+    """Of :func:`coordinator.acts.replay`."""
+    group, goals = goals_of(connection, name, to, like)
+    go: Counter[str] = Counter()
+    stay: Counter[str] = Counter()
+    looked = above = 0
+    others, end = True, time.monotonic() + _SECONDS
+    while others and looked < _MOST_LETTERS and time.monotonic() < end:
+        most = min(dead_letters.CHUNK, _MOST_LETTERS - looked)
+        found = dead_letters.letters(connection, group, ids=ids, above=above, most=most)
+        others = len(found) == most
+        for each in found:
+            looked, above = looked + 1, each.id
+            goal = goals.decide(each)
+            if isinstance(goal, str):
+                stay[goal] += 1
+            elif goal is not None:
+                go[goals.name_of(goal[0])] += 1
+    which = "the group that they came from" if to is None else "all groups"
+    lines = [f"{count:,} letters are posted anew to {which} of {shown(address)}." for address, count in go.items()]
+    lines += [f"{count:,} letters stay: {why}." for why, count in stay.items()]
+    if others:
+        lines.append(f"That is of the first {looked:,} letters; if there are others, they follow likewise.")
+    return lines or ["No letter is there that would be posted."]
+
+
+def of_seek(
+    connection: Connection,
+    *,
+    name: str,
+    to: str | None = None,
+    back_to: str | None = None,
+    forth_to: str | None = None,
+    kept: timedelta,
+) -> list[str]:
+    """Of :func:`coordinator.acts.seek`."""
+    option, place = way_of(to, back_to, forth_to)
+    group, to_id = moved_to(connection, name, option, place, kept)
+    lines = [f"The group {shown(name)} is moved to {shown(place)}, while its consumers run."]
+    if option != "back_to":
+        before = seeks.waiting_before(connection, group, to_id, _MOST)
+        lines.append(f"Of the next {_MOST:,} messages that wait, {before:,} were posted before, and are thrown away.")
+    if option != "forth_to":
+        since = seeks.posted_since(connection, group, to_id, _MOST)
+        lines.append(
+            f"Of the first {_MOST:,} messages of the store from there on, {since:,} were posted to this address; "
+            "those of them that the group has had are delivered again."
+        )
+    return lines

@@ -1,0 +1,114 @@
+"""The console shows what waits without taking it, what messages say, and what runs and instances have found (S11)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.acceptance import api
+from tests.acceptance.api import buried
+from tests.fix_console import BRIEF, Operator, Page, fill
+from tests.fix_service import Service, running_service
+from tests.fix_wire import Begin
+from tests.wire.queues import post
+
+pytestmark = pytest.mark.rule("S11")
+
+
+@pytest.fixture(scope="module")
+def service(token_settings: dict[str, str]) -> Iterator[Service]:
+    with running_service(token_settings, {**BRIEF, "coordinator.http.console._MOST": 2}) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def anna(service: Service) -> Operator:
+    operator = Operator(service)
+    operator.log_in()
+    return operator
+
+
+def rows_of(page: Page) -> int:
+    return page.html.count("<tr>") - page.html.count("<thead>")
+
+
+def test_looking_takes_nothing(begin: Begin, anna: Operator, address: str) -> None:
+    session = begin()
+    bodies = [b'{"a": 1}', b"tea", b"<b>\xff"]
+    post(session, address, *bodies)
+    page = anna.ask(f"/console/browse?{urlencode({'name': address})}")
+    assert page.following is not None
+    following = anna.ask(page.following)
+    assert (rows_of(page), rows_of(following), following.following) == (2, 1, None)
+    messages = [each for shown in (page, following) for each in shown.links if "/message?" in each]
+    said = [anna.ask(each).text("pre").strip() for each in messages]
+    assert said == ['{"a": 1}', "tea", "3c 62 3e ff"]
+    assert session.receiver(address, credit=3).bodies() == bodies
+
+
+def test_what_a_message_says_is_for_operators(service: Service, begin: Begin, anna: Operator, address: str) -> None:
+    post(begin(), address, b"secret")
+    page = anna.ask(f"/console/browse?{urlencode({'name': address})}")
+    (path,) = (each for each in page.links if "/message?" in each)
+    reader = Operator(service)
+    reader.log_in(token=api.TOKEN)
+    assert ("secret" in anna.ask(path).html, "secret" in reader.ask(path).html) == (True, False)
+
+
+def test_letters_are_exported(service: Service, begin: Begin, anna: Operator, address: str) -> None:
+    """Those of several pieces, for operators."""
+    letters = buried(service, begin(), address, 5)
+    path = f"/console/letters.jsonl?{urlencode({'name': f'%DLQ%{address}'})}"
+    lines = [json.loads(each) for each in anna.raw(path).splitlines()]
+    assert [each["id"] for each in lines] == letters
+    assert [base64.b64decode(each["message"])[-1:] for each in lines] == [b"0", b"1", b"2", b"3", b"4"]
+    reader = Operator(service)
+    reader.log_in(token=api.TOKEN)
+    assert [each.ask(path).status for each in (reader, Operator(service))] == [403, 401]
+    assert anna.ask("/console/letters.jsonl?name=none").status == 404
+
+
+def test_a_group_that_is_not_there_is_said(anna: Operator, begin: Begin, address: str) -> None:
+    post(begin(), address, b"x")
+    for name, said in (("none", "there is no address 'none'"), (f"{address}::none", f"the address '{address}")):
+        page = anna.ask(f"/console/browse?{urlencode({'name': name})}")
+        assert (page.status, page.text("p").startswith(said)) == (404, True)
+
+
+def test_findings_are_shown_by_kind(service: Service, anna: Operator) -> None:
+    with fill(service, "a <b>"):
+        page = anna.ask("/console/runs")
+    (path,) = (each for each in page.links if "/findings?" in each)
+    run = anna.ask(path)
+    assert (rows_of(run), "a <b>" in run.text("td")) == (1, True)
+    by_kind = next(each for each in run.links if "kind=lost-message" in each)
+    assert rows_of(anna.ask(by_kind)) == 1
+    assert rows_of(anna.ask(by_kind.replace("lost-message", "another"))) == 0
+    assert anna.ask("/console/findings?run=77").status == 404
+
+
+def test_instances_and_workers_are_shown(anna: Operator) -> None:
+    page = anna.ask("/console/instances")
+    while "yes" not in page.text("td").split():  # until the worker has told
+        page = anna.ask("/console/instances")
+    assert "at work" in page.text("td")
+    assert re.search(r"\d+\.\d+\.\d+", page.text("td"))
+
+
+def test_users_and_permissions_are_shown_with_what_can_be_done(service: Service, anna: Operator) -> None:
+    service.cli("permission", "grant", "all", "*", "--role", "anonymous")
+    service.cli("user", "add", "carl", "--without-password")
+    service.cli("permission", "grant", "send", "orders", "--user", "carl")
+    users, permissions = anna.ask("/console/users"), anna.ask("/console/permissions")
+    assert "carl" in users.text("td")
+    path = next(each for each in permissions.links if "user=carl" in each)
+    done = anna.answer(anna.ask(path), user="carl", verbs="send", pattern="orders")
+    assert (done.status, "Done" in done.text("p")) == (200, True)
+    assert "user=carl" not in anna.ask("/console/permissions").html
+    disable = anna.answer(anna.ask(next(each for each in users.links if "user-set" in each)), disable="true")
+    assert "disabled" in disable.text("dd")

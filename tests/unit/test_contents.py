@@ -1,0 +1,67 @@
+"""What a stored message says is text for people, whatever it is (S7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.contents import contents
+from store.codec.encoding import encode_binary, encode_list, encode_map, encode_string, encode_uint
+
+pytestmark = pytest.mark.rule("S7")
+
+_NULL = b"\x40"
+
+
+def _section(code: int, value: bytes) -> bytes:
+    return bytes((0x00, 0x53, code)) + value
+
+
+def _data(octets: bytes) -> bytes:
+    return _section(0x75, encode_binary(octets))
+
+
+@pytest.mark.parametrize(
+    ("octets", "name", "text"),
+    [
+        (b'{"a": [1.10, "\xc3\xbc"]}', "JSON", '{"a": [1.10, "ü"]}'),
+        ("tea ü".encode(), "text", "tea ü"),
+        (b"\xff\x00\x01", "octets", "ff 00 01"),
+        (b"", "text", ""),
+        (b"[" * 5000, "text", "[" * 5000),
+        (b'{"a": NaN', "text", '{"a": NaN'),
+    ],
+)
+def test_data_is_told_as_it_came(octets: bytes, name: str, text: str) -> None:
+    assert contents(_data(octets), whole=True) == [(f"data, {name}", text)]
+
+
+def test_sections_have_their_names_and_fields_theirs() -> None:
+    header = _section(0x70, encode_list([b"\x41", b"\x50\x07"]))
+    properties = _section(0x73, encode_list([encode_string("m-1"), _NULL, encode_string("orders")]))
+    of_application = _section(0x74, encode_map([encode_string("n") + encode_uint(7)]))
+    value = _section(0x77, encode_list([encode_string("x"), encode_binary(b"\x01"), encode_map([])]))
+    assert contents(header + properties + of_application + value, whole=True) == [
+        ("header", "durable: True\npriority: 7"),
+        ("properties", "message-id: m-1\nto: orders"),
+        ("application-properties", "n: 7"),
+        ("amqp-value", "[x, 01, {}]"),
+    ]
+
+
+def test_of_a_large_message_the_beginning_is_shown() -> None:
+    properties = _section(0x73, encode_list([encode_string("m-1")]))
+    cut = (properties + _data(b"x" * 300))[:-100]
+    shown = ("properties", "message-id: m-1")
+    assert contents(cut, whole=False) == [shown, ("body", "it is too large to be shown")]
+    name, why = contents(cut, whole=True)[-1]
+    assert (name, "beyond the" in why) == ("what follows cannot be read", True)
+
+
+def test_of_many_sections_the_first_are_shown() -> None:
+    told = contents(_data(b"x") * 250, whole=True)
+    assert (len(told), told[-1]) == (101, ("what follows", "150 sections more"))
+
+
+def test_a_long_text_is_cut() -> None:
+    ((_, text),) = contents(_data(b"x" * 30_000), whole=True)
+    assert len(text) == 20_000

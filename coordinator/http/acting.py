@@ -19,6 +19,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from coordinator.answers import InTheWay, Malformed, Unknown, check_reason
+from coordinator.http.access import Person
 from coordinator.http.api import answer
 from coordinator.http.problems import Refused, invalid, refused
 from coordinator.operations import ACTS, OF_THE_SERVICE, ROOT, Operation
@@ -133,7 +134,9 @@ def _endpoint(operation: Operation, model: type[BaseModel]) -> Callable[[Request
         if "reason" not in takes:
             del given["reason"]
         host = request.client.host if request.client is not None else "?"
-        actor = audit.Actor(os_user=request.state.operator, host=f"api {host}", reason=reason)
+        operator: Person = request.state.operator
+        place = ", ".join(filter(None, (f"api {host}", operator.token)))
+        actor = audit.Actor(os_user=operator.name, host=place, reason=reason)
         acting: Acting = request.app.state.acting
         done = await acting.act(operation, given, actor)
         if done is None:

@@ -19,7 +19,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
 from coordinator import answers
-from coordinator.http.access import Access
+from coordinator.http.access import Access, Person
 from coordinator.http.api import FOR_OPERATORS, After, Limit, Store
 from coordinator.http.pages import FOLDER, ROOT, link, page
 from coordinator.http.problems import Refused
@@ -31,7 +31,7 @@ from store import health
 #: lines of a list on one page
 _MOST = 100
 #: octets of a form
-_LONGEST_FORM = 8192
+_LONGEST_FORM = 32768
 Number = Annotated[int, Query(ge=0, lt=1 << 63)]
 #: percent of the disk; with fewer free, an operator must look
 _FEWEST_FREE = 10
@@ -74,9 +74,9 @@ async def _admit(request: Request, session: Annotated[Session, Depends(_session)
     request.state.session = session
 
 
-async def _let_in(request: Request, token: bytes) -> str | None:
-    """Check that a request may come in with the token, as one to the API that shows it and reads; return the name of
-    the operator whose token it is.
+async def _let_in(request: Request, token: bytes) -> Person | None:
+    """Check that a request may come in with the token, as one to the API that shows it and reads; return the
+    operator whose token it is.
 
     :raises Refused: it may not.
     """
@@ -85,7 +85,7 @@ async def _let_in(request: Request, token: bytes) -> str | None:
     shows = {"headers": [*others, (b"authorization", b"Bearer " + token)], "method": "GET"}
     showing = Request({**request.scope, **shows})
     await access.admit(showing)
-    operator: str | None = showing.state.operator
+    operator: Person | None = showing.state.operator
     return operator
 
 

@@ -18,6 +18,7 @@ from store.database import connected
 from store.embedded.running import running_url
 from store.permissions import Verb
 from tests.fix_certificates import Authority
+from tests.fix_compiled import BOTH_RULES
 from tests.fix_issuer import (
     ISSUER,
     Issuer,
@@ -37,6 +38,8 @@ from tests.wire.frames import AMQP_HEADER, SASL, Accepted, Discharge, SaslInit, 
 from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
 from tests.wire.sasl import Login, plain
+
+pytestmark = BOTH_RULES
 
 LARGEST = 16 * 1024
 #: Tests that would wait for them do not.

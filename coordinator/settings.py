@@ -389,8 +389,8 @@ class TokenSettings(_Section):
     @model_validator(mode="after")
     def _whole(self) -> TokenSettings:
         if self.issuer is None:
-            if self.audience is not None or self.keys is not None:
-                raise ValueError("audience, keys: expected issuer as well")
+            if self != TokenSettings.model_construct():
+                raise ValueError("expected issuer as well; without it no token counts")
             return self
         if self.audience is None:
             raise ValueError("audience: expected with issuer; else tokens for other services would count here")

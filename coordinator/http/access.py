@@ -96,6 +96,7 @@ class Access:
             raise Refused(HTTPStatus.FORBIDDEN, f"the API is answered where {needed} is set, to who shows a token")
         person = self._person(request)
         request.state.operator = person if person is not None and person.acts else None
+        request.state.reads_by = "metrics.token" if person is None else "tokens.reader_role"
         if person is None:
             if token is None or not self.shown(request):
                 raise Refused(

@@ -31,7 +31,7 @@ from store import health
 #: lines of a list on one page
 _MOST = 100
 #: octets of a form
-_LONGEST_FORM = 32768
+_LONGEST_FORM = 8192
 Number = Annotated[int, Query(ge=0, lt=1 << 63)]
 #: percent of the disk; with fewer free, an operator must look
 _FEWEST_FREE = 10

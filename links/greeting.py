@@ -21,7 +21,8 @@ SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 #: the begin of TLS: a handshake record, or AMQP's protocol id for it (part 5, section 5.2.1)
 _TLS = (b"\x16\x03", b"AMQP\x02")
 
-#: the largest SASL frame (part 5, section 5.3.1), and of a mechanism with a token, as clients send it nevertheless
+#: the largest SASL frame (part 5, section 5.3.1); and with a token, which no mechanism divides: how many there are in
+#: memory is bounded by ``connections_unopened``
 _LARGEST_FRAME = 512
 _LARGEST_WITH_TOKEN = 16 * 1024
 _SASL = 1

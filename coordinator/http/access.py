@@ -54,9 +54,10 @@ class Access:
         for token, name in self._measuring.operators.items():
             if hmac.compare_digest(given, token):
                 found = Person(name, acts=True)
-        if found is None and self._measuring.tokens is not None and given.count(b".") == _DOTS_OF_A_JWT:
-            return self._of_jwt(given)
-        return found
+        if found is not None or self._measuring.tokens is None or given.count(b".") != _DOTS_OF_A_JWT:
+            return found
+        of_metrics = self._measuring.token is not None and self.shown(request)
+        return None if of_metrics else self._of_jwt(given)
 
     def _of_jwt(self, given: bytes) -> Person:
         from coordinator.login import tokens  # loaded by then: coordinator/commands/serve.py

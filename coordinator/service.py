@@ -89,7 +89,7 @@ class Service:
         self.posts = Posts(instance, self.directory, enqueue, self.registry)
         self.retirement = Retirement(self.registry, self.settlements)
         self.sole_connections, self.connection_list = SoleConnections(instance), ConnectionList(instance)
-        self.users = Users(instance, registration.secret)
+        self.users = Users(instance, registration.secret, tokens=settings.tokens.issuer is not None)
         self.permissions = Permissions(instance)
         self.stealing = Stealing(instance)
         self.checks = Checks(instance, self.decisions)

@@ -338,10 +338,83 @@ class LoginSettings(_Section):
     plain: Annotated[
         Literal["tls", "always"],
         Field(
-            description="where clients may send their password itself (SASL `PLAIN`): `tls`: behind TLS; `always`: in "
-            "plain text, too"
+            description="where clients may send their password itself (SASL `PLAIN`), or a token: `tls`: behind TLS; "
+            "`always`: in plain text, too"
         ),
     ] = "tls"
+
+
+class TokenSettings(_Section):
+    """By whose tokens clients may log in, and operators use the API (S13): JSON Web Tokens of one issuer."""
+
+    issuer: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="who issues the tokens by which clients may log in (SASL `OAUTHBEARER`, `XOAUTH2`), as their "
+            "claim `iss` has it; an `https://` URL, where its keys are found by OpenID Connect; none: no tokens",
+        ),
+    ] = None
+    audience: Annotated[
+        str | None,
+        Field(min_length=1, description="whom the tokens have to be for: this service, as their claim `aud` has it"),
+    ] = None
+    keys: Annotated[
+        Path | None,
+        Field(description="file with the issuer's public keys (JWKS), in place of those that it publishes"),
+    ] = None
+    user_claim: Annotated[str, Field(min_length=1, description="the claim with the name of the user")] = "sub"
+    roles_claim: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="the claim with the roles, a list or one text with spaces; inside another claim it is named "
+            "with a dot: `realm_access.roles`",
+        ),
+    ] = "roles"
+    operator_role: Annotated[
+        str | None,
+        Field(min_length=1, description="role by which a token is one of an operator at `/api/v1`; none: none is"),
+    ] = None
+    reader_role: Annotated[
+        str | None,
+        Field(min_length=1, description="role by which a token may read there, and at `/console`; none: none may"),
+    ] = None
+
+    @property
+    def configuration_url(self) -> str:
+        """Where the issuer says what it has (OpenID Connect Discovery, section 4)."""
+        return f"{(self.issuer or '').rstrip('/')}/.well-known/openid-configuration"
+
+    @model_validator(mode="after")
+    def _whole(self) -> TokenSettings:
+        if self.issuer is None:
+            if self != TokenSettings.model_construct():
+                raise ValueError("expected issuer as well; without it no token counts")
+            return self
+        if self.audience is None:
+            raise ValueError("audience: expected with issuer; else tokens for other services would count here")
+        if self.keys is None and not is_safe_url(self.issuer):
+            raise ValueError("issuer: expected https://..., or keys: anybody on the way could change keys by http://")
+        return self
+
+
+def is_safe_url(url: str) -> bool:
+    """Whether what is read there is from the host that the URL names: by HTTPS, or from this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        here = host == "localhost" or _is_loopback(host)
+        return (parts.scheme == "https" and bool(host)) or (parts.scheme == "http" and here)
+    except ValueError:
+        return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class TlsSettings(_Section):
@@ -468,6 +541,7 @@ class Settings(_Section):
     transaction: TransactionSettings = TransactionSettings()
     check: CheckSettings = CheckSettings()
     login: LoginSettings = LoginSettings()
+    tokens: TokenSettings = TokenSettings()
     tls: TlsSettings = TlsSettings()
     limits: LimitSettings = LimitSettings()
     addresses: AddressSettings = AddressSettings()

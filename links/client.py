@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 class Client:
     """The login and the rights of one connection's peer."""
 
-    __slots__ = ("_let_in", "_mechanisms", "login", "peer", "rights", "service", "socket", "user", "user_id")
+    __slots__ = (
+        "_let_in", "_mechanisms", "login", "peer", "rights", "roles", "service", "socket", "user", "user_id",
+    )  # fmt: skip
 
     def __init__(self, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
         """``mechanisms``: the SASL mechanisms that its listener offers (:mod:`coordinator.login.logins`)."""
@@ -39,6 +41,8 @@ class Client:
         self.user: str | None = None
         #: the user's id in the store: a user created again with the same name has another
         self.user_id: str | None = None
+        #: roles of its user besides those that the store has, by the token of its login
+        self.roles: tuple[str, ...] = ()
         #: the user's rights; None: they are not known yet
         self.rights: Rights | None = None
         if isinstance(sock, TlsSocket):
@@ -59,16 +63,21 @@ class Client:
     def _log_in(self, mechanism: str, reply: Reply) -> Exchange:
         def answer(said: Challenge | Outcome) -> None:
             if isinstance(said, Outcome) and said.code is Code.OK:
-                self.user, self.user_id = said.user, said.user_id
+                self.user, self.user_id, self.roles = said.user, said.user_id, said.roles
                 self._let_in = lambda: reply(said)
                 self.service.permissions.enter(self)
             else:
                 reply(said)
 
         self.login = logins.begin(
-            self.service.users, mechanism, self._host, self._certificate, answer, self._locked_out
+            self.service.users, mechanism, self._host, self._certificate, answer, self._locked_out, self._by_token
         )
         return self.login
+
+    def _by_token(self, mechanism: str, reply: Reply) -> Exchange:
+        by_token = self.service.users.by_token
+        assert by_token is not None, "the mechanisms of tokens are offered where there is an issuer"
+        return by_token.begin(mechanism, self._host, reply, self._locked_out, self._expire)
 
     def granted(self, rights: Rights) -> None:
         """Set the user's rights (S3), and then complete the login, so that the frames behind it can be checked."""
@@ -79,6 +88,10 @@ class Client:
 
     def _locked_out(self) -> None:
         """Close the connection, as its user was disabled or removed."""
+        raise NotImplementedError
+
+    def _expire(self) -> None:
+        """Close the connection, as the token of its login has expired."""
         raise NotImplementedError
 
     def may(self, verb: Verb, name: str) -> bool:

@@ -16,6 +16,7 @@ class CloseReason(StrEnum):
     TLS_FAILED = "tls-failed"
     LOGIN_FAILED = "login-failed"
     USER_LOCKED_OUT = "user-locked-out"
+    TOKEN_EXPIRED = "token-expired"  # noqa: S105 - a name
     NOT_OPENED = "not-opened"
     TOO_MANY_NOT_OPENED = "too-many-not-opened"
     TOO_MANY_CONNECTIONS = "too-many-connections"

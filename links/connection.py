@@ -45,6 +45,9 @@ _numbers = count(1)
 #: the flush of a batch may take this long: the service could not keep a shorter idle time
 SHORTEST_IDLE_MS = 100
 
+#: seconds between two looks whether all is answered
+_LOOK_SECONDS = 0.01
+
 #: characters of an error that is kept for operators
 _LONGEST_ERROR = 300
 
@@ -60,9 +63,9 @@ class Connection(Client):
 
     __slots__ = (
         "_product", "_sole", "addresses_made", "asking", "close_reason", "closing", "container", "dirty", "endpoints",
-        "fd", "greeting", "guard", "held_back", "idle_timeout_ms", "incomplete", "last_error", "number", "open",
-        "opened", "opened_at", "opening", "output", "parked", "paused", "pointer", "posting", "reactor", "read_room",
-        "read_seconds", "readable", "sessions", "starved", "ticks", "transport",
+        "expired", "fd", "greeting", "guard", "held_back", "idle_timeout_ms", "incomplete", "last_error", "number",
+        "open", "opened", "opened_at", "opening", "output", "parked", "paused", "pointer", "posting", "reactor",
+        "read_room", "read_seconds", "readable", "sessions", "starved", "ticks", "transport",
     )  # fmt: skip
 
     def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
@@ -98,6 +101,8 @@ class Connection(Client):
         #: how many links the service has closed in the middle of a delivery, and the peer has not closed yet
         self.incomplete = 0
         self.opened = self.closing = False
+        #: whether the token of its login has expired, so that it closes once what it has asked is answered
+        self.expired = False
         #: why the connection ends; None: it does not
         self.close_reason: CloseReason | None = None
         #: why something of it was refused last, or the connection was closed
@@ -207,7 +212,8 @@ class Connection(Client):
     def must_pause(self) -> bool:
         """Whether the connection is not to be read for now."""
         return bool(
-            (self.output.unread and self.output.too_much_unread)
+            self.expired
+            or (self.output.unread and self.output.too_much_unread)
             or self.guard.waits
             or (self.parked.octets and self.parked.too_much)
             or (self.posting and self.posts_wait)
@@ -258,6 +264,20 @@ class Connection(Client):
         elif not self.closing:
             text = "the user may not log in any more"
             self.force_close(CloseReason.USER_LOCKED_OUT, Condition.UNAUTHORIZED_ACCESS, text)
+
+    def _expire(self) -> None:
+        """Close the connection, as its token has expired. It is not read any more; what was read is answered first."""
+        if self.greeting is not None:
+            self.close(CloseReason.TOKEN_EXPIRED)
+        elif self.open and not self.closing:
+            if not self.expired:
+                self.expired = True
+                log.debug("token expired", peer=self.peer, user=self.user)
+            if self.endpoints.busy:
+                self.service.loop.call_later(_LOOK_SECONDS, self._expire)
+            else:
+                text = "the token of the login has expired: connect again with a new one"
+                self.force_close(CloseReason.TOKEN_EXPIRED, Condition.UNAUTHORIZED_ACCESS, text)
 
     # -- events
 

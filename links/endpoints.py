@@ -70,6 +70,12 @@ class Endpoints:
             found = _with(found, link)
         return found
 
+    @property
+    def busy(self) -> bool:
+        """Whether posts or discharges of the connection are not answered yet."""
+        links = list(self.links.values())
+        return any(isinstance(link, Incoming) and link.busy for link in links)
+
     def on_event(self, kind: int, pointer: engine.Pointer) -> None:
         """Handle the begin, end, attach or detach of a peer. ``pointer``: of the session or link."""
         if kind == engine.SESSION_REMOTE_OPEN:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from coordinator.login.logins import ANONYMOUS
+from coordinator.login.logins import ANONYMOUS, OAUTHBEARER, XOAUTH2
 from coordinator.login.password import REFUSED, Challenge, Exchange, Outcome, Reply
 from store.codec.encoding import DecodeError, decode, encode_binary, encode_list, encode_symbol
 from store.codec.values import Described, Symbol
@@ -21,12 +21,15 @@ SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 #: the begin of TLS: a handshake record, or AMQP's protocol id for it (part 5, section 5.2.1)
 _TLS = (b"\x16\x03", b"AMQP\x02")
 
-#: the largest SASL frame (part 5, section 5.3.1)
+#: the largest SASL frame (part 5, section 5.3.1); and with a token, which no mechanism divides: how many there are in
+#: memory is bounded by ``connections_unopened``
 _LARGEST_FRAME = 512
+_LARGEST_WITH_TOKEN = 16 * 1024
 _SASL = 1
 _MECHANISMS, _CHALLENGE, _OUTCOME = 0x40, 0x42, 0x44
 _INIT = (0x41, "amqp:sasl-init:list")
 _RESPONSE = (0x43, "amqp:sasl-response:list")
+_BY_TOKEN = frozenset((OAUTHBEARER, XOAUTH2))
 
 
 class Greeting:
@@ -35,8 +38,8 @@ class Greeting:
     """
 
     __slots__ = (
-        "_answer", "_begin", "_exchange", "_expects", "_mechanisms", "_octets", "_offered", "_proceed", "_taking",
-        "done", "failed", "user", "waiting",
+        "_answer", "_begin", "_exchange", "_expects", "_largest", "_mechanisms", "_octets", "_offered", "_proceed",
+        "_taking", "done", "failed", "user", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +50,7 @@ class Greeting:
         """
         self._offered = offered
         self._mechanisms: Sequence[str] = ()
+        self._largest = _LARGEST_FRAME
         self._begin = begin
         self._proceed = proceed
         self._octets = b""
@@ -89,6 +93,8 @@ class Greeting:
         if octets.startswith(SASL_HEADER):
             self._octets = octets[8:]
             self._expects = self._init
+            if not _BY_TOKEN.isdisjoint(self._mechanisms):
+                self._largest = _LARGEST_WITH_TOKEN
             names = b"".join(encode_symbol(each)[1:] for each in self._mechanisms)
             count = len(self._mechanisms)
             array = struct.pack(">BBBB", 0xE0, len(names) + 2, count, 0xA3) + names
@@ -110,7 +116,9 @@ class Greeting:
         mechanism, response = fields[0], fields[1] if len(fields) > 1 else None
         if not isinstance(mechanism, Symbol) or not isinstance(response, bytes | None):
             return self._fail(b"")
-        if mechanism not in self._mechanisms:
+        if mechanism not in _BY_TOKEN:
+            self._largest = _LARGEST_FRAME
+        if mechanism not in self._mechanisms or len(response or b"") > self._largest:
             return self._fail(_outcome(REFUSED))
         self._exchange = self._begin(mechanism, self._reply)
         return self._respond(self._exchange, response)
@@ -161,7 +169,7 @@ class Greeting:
         if not 8 <= start <= size or octets[5] != _SASL:
             self._fail(b"")
             return None
-        if size > _LARGEST_FRAME:  # no user has such a name or password: answered before it is decoded
+        if size > self._largest:  # no user has such a name, password or token: answered before it is decoded
             self._fail(_outcome(REFUSED))
             return None
         if len(octets) < size:

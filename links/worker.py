@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -33,6 +34,9 @@ from store import migrations, recovery
 from store.database import Patience, connected
 from store.errors import Contended, StoreError, StoreUnavailable
 from store.recovery import STALE_SECONDS
+
+if TYPE_CHECKING:
+    from coordinator.login.bearer import TokenLogins
 
 # A worker that cannot use the database closes its clients' connections, so that they can try another one (F4).
 #
@@ -123,6 +127,8 @@ def main(handed: Handed) -> int:
 
     service = Service(reactor, settings, AddressPolicy(settings.addresses), database_url, registration, fenced=fenced)
     reactor.end_turn = service.end_turn
+    if settings.tokens.issuer is not None:
+        service.users.by_token = _token_logins(handed, service)
     service.start()
     doors = _Doors(reactor, service, settings, handed.tls)
     for listener, place in zip(handed.listeners, handed.places, strict=True):
@@ -146,6 +152,9 @@ def main(handed: Handed) -> int:
         for each in words:
             if "certificates" in each:
                 doors.read_certificates()
+            elif "token_keys" in each:
+                if service.users.by_token is not None:
+                    service.users.by_token.learn(each["token_keys"])
             else:
                 service.instance.disk_low = bool(each["disk_low"])
 
@@ -162,6 +171,14 @@ def main(handed: Handed) -> int:
     if status != STATUS_FENCED:
         _end(database_url, registration.instance_id)
     return status
+
+
+def _token_logins(handed: Handed, service: Service) -> TokenLogins:
+    from coordinator.login.bearer import TokenLogins  # what it needs is not installed everywhere
+    from coordinator.login.tokens import Tokens
+
+    tokens = Tokens(handed.settings.tokens, handed.token_keys)
+    return TokenLogins(service.loop, service.users, tokens, lambda: handed.supervising.offer(wants_keys=True))
 
 
 class _Doors:
@@ -187,7 +204,8 @@ class _Doors:
         if tls:
             assert self._tls is not None
             sock = TlsSocket(sock, self._tls)
-        mechanisms = offered(self._settings.login, loopback=loopback(place.host), tls=tls)
+        tokens = self._settings.tokens.issuer is not None
+        mechanisms = offered(self._settings.login, loopback=loopback(place.host), tls=tls, tokens=tokens)
         return Connection(self._reactor, self._service, sock, mechanisms)
 
 

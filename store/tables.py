@@ -699,6 +699,15 @@ user_verifier = Table(
     CheckConstraint("iterations between 4096 and 65536", name="iterations"),
 )
 
+token_keys = Table(
+    "token_keys",
+    metadata,
+    # The public keys of an issuer of tokens as they were read last, for starts at which it does not answer (S13).
+    Column("issuer", Text, primary_key=True),
+    Column("keys", JSONB, nullable=False),
+    Column("read_at", DateTime(timezone=True), nullable=False, server_default=_now),
+)
+
 run = Table(
     "run",
     metadata,

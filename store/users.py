@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, select, true, update
 
@@ -184,11 +184,23 @@ VERIFIER = Query(
     _verifier,
 )
 
-#: names: selects the ids of those that may log in
-ENABLED: Query[dict[str, str]] = Query(
-    b"enabled",
-    f"select name, id from {SCHEMA}.user_account where name = any($1::text[]) and disabled_at is null",
-    dict,
+
+class Account(NamedTuple):
+    """A user of the store. ``enabled``: it may log in."""
+
+    id: str
+    enabled: bool
+
+
+def _accounts(rows: list[Row]) -> dict[str, Account]:
+    return {name: Account(user_id, enabled) for name, user_id, enabled in rows}
+
+
+#: names: selects those that are users
+ACCOUNTS = Query(
+    b"accounts",
+    f"select name, id, disabled_at is null from {SCHEMA}.user_account where name = any($1::text[])",
+    _accounts,
 )
 
 
@@ -208,9 +220,11 @@ def verifier(
     asked.ask(VERIFIER, [arrays.octets_of(name), mechanism.encode()], answered)
 
 
-def enabled(asked: Queries, names: Collection[str], answered: Callable[[dict[str, str] | StoreError], None]) -> None:
-    """Query which of the users ``names`` may log in, with their ids: a user that is added again has another id."""
-    asked.ask(ENABLED, [arrays.text([name.encode() for name in names])], answered)
+def accounts(
+    asked: Queries, names: Collection[str], answered: Callable[[dict[str, Account] | StoreError], None]
+) -> None:
+    """Query which of ``names`` are users, and may log in: a user that is added again has another id."""
+    asked.ask(ACCOUNTS, [arrays.text([name.encode() for name in names])], answered)
 
 
 # Failed logins, for the audit (S10).

@@ -14,6 +14,7 @@ from coordinator.errors import Condition, Refusal
 from store.errors import StoreError
 from store.permissions import Verb
 from store.questions import permissions as questions
+from store.tables import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,8 +84,20 @@ class Grantee(Protocol):
     def user(self) -> str | None:
         """The user's name; None: the connection has no login."""
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles that the user has besides those in the store."""
+
     def granted(self, rights: Rights) -> None:
         """Apply the user's rights: at first to open, then after each change."""
+
+
+#: A user, with roles that it has besides those in the store. The same user may have others on another connection.
+Whom = tuple[str, tuple[str, ...]]
+
+
+def _whom(holder: Grantee) -> Whom | None:
+    return None if holder.user is None else (holder.user, holder.roles)
 
 
 class Permissions:
@@ -92,11 +105,11 @@ class Permissions:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._holders: dict[str | None, dict[Grantee, None]] = {}
+        self._holders: dict[Whom | None, dict[Grantee, None]] = {}
         #: the rights of users with connections, once known; and of clients without a login
-        self._rights: dict[str | None, Rights] = {}
+        self._rights: dict[Whom | None, Rights] = {}
         #: users whose rights are to be queried
-        self._wanted: dict[str, None] = {}
+        self._wanted: dict[Whom, None] = {}
         #: the number of changes as of which the known rights were queried
         self._changes = -1
         self._refreshing = False
@@ -108,22 +121,24 @@ class Permissions:
 
     def enter(self, holder: Grantee) -> None:
         """Add a connection, which gets its rights at once, or when the store has answered."""
-        self._holders.setdefault(holder.user, {})[holder] = None
-        rights = self._rights.get(holder.user)
+        whom = _whom(holder)
+        self._holders.setdefault(whom, {})[holder] = None
+        rights = self._rights.get(whom)
         if rights is not None:
             holder.granted(rights)
-        elif holder.user is not None:
-            self._wanted[holder.user] = None
+        elif whom is not None:
+            self._wanted[whom] = None
             self.refresh()
 
     def leave(self, holder: Grantee) -> None:
-        holders = self._holders.get(holder.user, {})
+        whom = _whom(holder)
+        holders = self._holders.get(whom, {})
         holders.pop(holder, None)
         if not holders:
-            self._holders.pop(holder.user, None)
-            if holder.user is not None:
-                self._rights.pop(holder.user, None)
-                self._wanted.pop(holder.user, None)
+            self._holders.pop(whom, None)
+            if whom is not None:
+                self._rights.pop(whom, None)
+                self._wanted.pop(whom, None)
 
     def refresh(self) -> None:
         """Query the number of changes, and the rights that are wanted."""
@@ -131,36 +146,40 @@ class Permissions:
             self._again = True
             return
         self._refreshing, self._again = True, False
-        names = list(islice(self._wanted, _ASKED_AT_ONCE))
-        for name in names:
-            del self._wanted[name]
-        questions.find(self._instance.queries, names, lambda found: self._found(names, found))
+        asked = list(islice(self._wanted, _ASKED_AT_ONCE))
+        for whom in asked:
+            del self._wanted[whom]
+        names = list(dict.fromkeys([user for user, _ in asked]))
+        roles = list(dict.fromkeys([role for _, each in asked for role in each]))
+        questions.find(self._instance.queries, names, roles, lambda found: self._found(asked, found))
 
-    def _found(self, names: Sequence[str], found: questions.Found | StoreError) -> None:
+    def _found(self, asked: Sequence[Whom], found: questions.Found | StoreError) -> None:
         self._refreshing = False
         if isinstance(found, StoreError):  # the next poll queries again
-            self._want(names)
+            self._want(asked)
             return
         if found.changes != self._changes:
             self._changes = found.changes
-            self._want([user for user in self._holders if user is not None and user not in names])
-        self._learn(None, _EVERYTHING if found.none_counts else found.anonymous)
-        for name in names:
-            self._learn(name, found.users.get(name, frozenset()))
+            self._want([whom for whom in self._holders if whom is not None and whom not in asked])
+        nothing: questions.Granted = frozenset()
+        self._learn(None, _EVERYTHING if found.none_counts else found.roles.get(ANONYMOUS, nothing))
+        for user, roles in asked:
+            granted = [found.users.get(user, nothing), *(found.roles.get(role, nothing) for role in roles)]
+            self._learn((user, roles), nothing.union(*granted))
         if self._wanted or self._again:
             self.refresh()
 
-    def _want(self, names: Sequence[str]) -> None:
-        self._wanted.update(dict.fromkeys(name for name in names if name in self._holders))
+    def _want(self, users: Sequence[Whom]) -> None:
+        self._wanted.update(dict.fromkeys(whom for whom in users if whom in self._holders))
 
-    def _learn(self, user: str | None, granted: Granted) -> None:
-        known = self._rights.get(user)
-        if (known is not None and known.granted == granted) or (user is not None and user not in self._holders):
+    def _learn(self, whom: Whom | None, granted: Granted) -> None:
+        known = self._rights.get(whom)
+        if (known is not None and known.granted == granted) or (whom is not None and whom not in self._holders):
             return
-        rights = self._rights[user] = Rights(granted)
-        for holder in list(self._holders.get(user, ())):
+        rights = self._rights[whom] = Rights(granted)
+        for holder in list(self._holders.get(whom, ())):
             try:
-                if holder in self._holders.get(user, ()):  # else granting an earlier connection has ended this one
+                if holder in self._holders.get(whom, ()):  # else granting an earlier connection has ended this one
                     holder.granted(rights)
             except Exception:  # noqa: BLE001 - a defect costs its connection only
                 self._instance.loop.contain(holder)

@@ -28,6 +28,10 @@ def measure(handed: Handed) -> int:
     logs.configure(handed.settings.log, process="metrics")
     measuring = Measuring(handed.database_url, handed.supervising, handed.settings, handed.tls)
     measuring.disk_low = handed.disk_low
+    if handed.settings.tokens.issuer is not None:
+        from coordinator.login.tokens import Tokens
+
+        measuring.tokens = Tokens(handed.settings.tokens, handed.token_keys)
     local = all(loopback(each.getsockname()[0]) for each in handed.listeners)
     asking = Asking(handed.database_url, handed.settings.limits.disk_free_bytes)
     acting = Acting(handed.database_url, handed.settings.retention)

@@ -75,6 +75,7 @@ def _run(checked: Settings) -> int:
     from coordinator.commands.maintenance import maintenance
     from coordinator.commands.metrics import measure
     from coordinator.commands.recover import recover
+    from coordinator.commands.token_keys import read_token_keys
     from coordinator.commands.worker import work
     from coordinator.process import logs, privileges
     from coordinator.process.children import Programs
@@ -83,7 +84,11 @@ def _run(checked: Settings) -> int:
     if checked.metrics.listen is not None:
         # In memory that all processes share, this costs half of what the one that needs it would copy to load it.
         import coordinator.http.application
-        import coordinator.http.server  # noqa: F401
+        import coordinator.http.server
+
+    if checked.tokens.issuer is not None:
+        # Likewise; where it is not installed, the command says so.
+        import coordinator.login.bearer  # noqa: F401
 
     logs.configure(checked.log)
     # a dump of a process, or of its PostgreSQL, would have messages and passwords in it (S8)
@@ -92,4 +97,7 @@ def _run(checked: Settings) -> int:
         privileges.become(checked.run_as)
     except privileges.CannotBecome as error:
         fail(str(error), 2)
-    return Supervisor(checked, Programs(worker=work, recovery=recover, maintenance=maintenance, metrics=measure)).run()
+    programs = Programs(
+        worker=work, recovery=recover, maintenance=maintenance, metrics=measure, token_keys=read_token_keys
+    )
+    return Supervisor(checked, programs).run()

@@ -20,6 +20,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from coordinator.answers import InTheWay, Malformed, Unknown, check_reason
+from coordinator.http.access import Person
 from coordinator.http.api import answer
 from coordinator.http.problems import Refused, invalid, refused
 from coordinator.operations import ACTS, OF_THE_SERVICE, ROOT, Operation
@@ -147,7 +148,7 @@ def _endpoint(operation: Operation, model: type[BaseModel]) -> Callable[[Request
     async def act(request: Request) -> Response:
         given = {**request.path_params, **await _given(request, model)}
         acting: Acting = request.app.state.acting
-        done = await acting.act(operation, given, request.state.operator, f"api {host_of(request)}")
+        done = await acting.act(operation, given, request.state.operator.name, place_of(request, "api"))
         if done is None:
             later = answer({"goes_on": f"{operation.command} takes longer; it goes on, and the log has its end"})
             later.status_code = HTTPStatus.ACCEPTED
@@ -157,8 +158,11 @@ def _endpoint(operation: Operation, model: type[BaseModel]) -> Callable[[Request
     return act
 
 
-def host_of(request: Request) -> str:
-    return request.client.host if request.client is not None else "?"
+def place_of(request: Request, way: str) -> str:
+    """Return from where the operator acts, and by which token, for the audit. ``way``: the API or the console."""
+    host = request.client.host if request.client is not None else "?"
+    operator: Person = request.state.operator
+    return ", ".join(filter(None, (f"{way} {host}", operator.token)))
 
 
 async def _given(request: Request, model: type[BaseModel]) -> dict[str, Any]:

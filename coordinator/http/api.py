@@ -209,7 +209,8 @@ def show_findings(
 
 async def _operator(request: Request) -> None:
     if request.state.operator is None:
-        raise Refused(HTTPStatus.FORBIDDEN, "metrics.token is not for this, expected a token of metrics.operators")
+        reads_by = request.state.reads_by
+        raise Refused(HTTPStatus.FORBIDDEN, f"{reads_by} is not for this, expected a token of metrics.operators")
 
 
 FOR_OPERATORS = [Depends(_operator)]

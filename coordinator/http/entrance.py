@@ -16,7 +16,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
 from coordinator import answers
-from coordinator.http.access import Access
+from coordinator.http.access import Access, Person
 from coordinator.http.pages import FOLDER, ROOT, page
 from coordinator.http.problems import Refused
 from coordinator.http.sessions import Session, Sessions
@@ -63,9 +63,9 @@ async def admit(request: Request, session: Annotated[Session, Depends(session_of
     request.state.session = session
 
 
-async def _let_in(request: Request, token: bytes) -> str | None:
-    """Check that a request may come in with the token, as one to the API that shows it and reads; return the name of
-    the operator whose token it is.
+async def _let_in(request: Request, token: bytes) -> Person | None:
+    """Check that a request may come in with the token, as one to the API that shows it and reads; return the
+    operator whose token it is.
 
     :raises Refused: it may not.
     """
@@ -74,7 +74,7 @@ async def _let_in(request: Request, token: bytes) -> str | None:
     shows = {"headers": [*others, (b"authorization", b"Bearer " + token)], "method": "GET"}
     showing = Request({**request.scope, **shows})
     await access.admit(showing)
-    operator: str | None = showing.state.operator
+    operator: Person | None = showing.state.operator
     return operator
 
 

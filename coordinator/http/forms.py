@@ -17,7 +17,7 @@ from fastapi.responses import RedirectResponse
 from coordinator import acts, changes, previews
 from coordinator.address.addresses import GROUP_SEPARATOR
 from coordinator.http import underway
-from coordinator.http.acting import Acting, arguments, host_of, model_of, path_of
+from coordinator.http.acting import Acting, arguments, model_of, path_of, place_of
 from coordinator.http.api import FOR_OPERATORS, Asking
 from coordinator.http.entrance import Page, admit, form_of
 from coordinator.http.pages import ROOT, link, moment, page
@@ -134,8 +134,8 @@ async def act(request: Request, form: Wanted) -> Response:
         work = Work(
             operation=form.operation,
             given=taken,
-            operator=request.state.operator,
-            place=f"console {host_of(request)}",
+            operator=request.state.operator.name,
+            place=place_of(request, "console"),
             add=form.add,
         )
         works: Underway = request.app.state.underway
@@ -180,7 +180,7 @@ async def stop(request: Request) -> Response:
     given = await form_of(request, request.state.session)
     work = _work(request, given.get("id", ""))
     if work.add is not None and work.ended_at is None:
-        work.stopped_by = request.state.operator
+        work.stopped_by = request.state.operator.name
     return RedirectResponse(link("done", id=work.id), HTTPStatus.SEE_OTHER)
 
 

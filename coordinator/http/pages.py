@@ -34,7 +34,7 @@ def link(page: str, **query: object) -> str:
 
 
 def page(request: Request, template: str, status: HTTPStatus = HTTPStatus.OK, **values: object) -> HTMLResponse:
-    """Fill in a template. It knows ``session``, that of the request or None; ``operator``, the name of who may act or
+    """Fill in a template. It knows ``session``, that of the request or None; ``operator``, who may act, or
     None; and ``here``, the request's path.
     """
     known = {name: getattr(request.state, name, None) for name in ("session", "operator")}

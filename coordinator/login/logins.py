@@ -13,6 +13,7 @@ from coordinator.login.password import REFUSED, Anonymous, Code, Comparison, Exc
 if TYPE_CHECKING:
     from coordinator.login.users import Users
     from coordinator.settings import LoginSettings
+    from store.users import Account
 
 
 # EXTERNAL: the client's certificate names its user (RFC 4422, appendix A); TLS has verified it by ``tls.client_ca``.
@@ -61,8 +62,8 @@ class External:
         if self._user is not None:
             self._users.leave(self._user, self._lock_out)
 
-    def _lock_out(self, user_id: str | None = None) -> None:
-        if user_id is not None and self._id in (None, user_id):
+    def _lock_out(self, account: Account | None) -> None:
+        if account is not None and account.enabled and self._id in (None, account.id):
             return
         self._may = False
         if self._in:
@@ -73,15 +74,15 @@ class External:
             self._refuse()
             return
         self._users.enter(self._user, self._lock_out)
-        self._users.look_up_enabled(self._user, self._found, self._found_none)
+        self._users.look_up_account(self._user, self._found, self._found_none)
 
-    def _found(self, user_id: str | None) -> None:
+    def _found(self, account: Account | None) -> None:
         if self._ended:
             return
-        self._id = user_id
-        self._in = user_id is not None and self._may
+        self._id = account.id if account is not None and account.enabled else None
+        self._in = self._id is not None and self._may
         if self._in:
-            self._reply(Outcome(Code.OK, user=self._user, user_id=user_id))
+            self._reply(Outcome(Code.OK, user=self._user, user_id=self._id))
         else:
             self._refuse()
 
@@ -102,15 +103,18 @@ ANONYMOUS = "ANONYMOUS"
 PLAIN = "PLAIN"
 #: By the certificate that the client has sent.
 EXTERNAL = "EXTERNAL"
+#: By a JSON Web Token.
+OAUTHBEARER = "OAUTHBEARER"
+XOAUTH2 = "XOAUTH2"
 
 
-def offered(login: LoginSettings, *, loopback: bool, tls: bool) -> tuple[str, ...]:
+def offered(login: LoginSettings, *, loopback: bool, tls: bool, tokens: bool = False) -> tuple[str, ...]:
     """Return the offered mechanisms, the best first, without ``EXTERNAL``, which needs a client's certificate.
-    ``loopback``: only this machine can connect.
+    ``loopback``: only this machine can connect. ``tokens``: there is an issuer, whose tokens are sent as passwords are.
     """
     found = [*verifiers.HASHES]
     if tls or login.plain == "always":
-        found.append(PLAIN)
+        found += [OAUTHBEARER, XOAUTH2, PLAIN] if tokens else [PLAIN]
     if login.anonymous == "always" or (login.anonymous == "loopback" and loopback):
         found.append(ANONYMOUS)
     return tuple(found)
@@ -123,10 +127,13 @@ def begin(
     certificate: Mapping[str, Any],
     reply: Reply,
     disabled: Callable[[], None],
+    by_token: Callable[[str, Reply], Exchange],
 ) -> Exchange:
     """Begin the exchange of an offered mechanism. ``address``: of the client's host. ``certificate``: the client's,
-    verified, or empty. ``disabled``: called when its user is locked out.
+    verified, or empty. ``disabled``: called when its user is locked out. ``by_token`` begins those of a token.
     """
+    if mechanism in (OAUTHBEARER, XOAUTH2):
+        return by_token(mechanism, reply)
     if mechanism == EXTERNAL:
         return External(users, address, certificate, reply, disabled)
     if mechanism == ANONYMOUS:

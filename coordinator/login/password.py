@@ -22,7 +22,7 @@ from coordinator.login import verifiers
 
 if TYPE_CHECKING:
     from coordinator.login.users import Users
-    from store.users import Verifier
+    from store.users import Account, Verifier
 
 
 # An exchange runs one SASL mechanism between a client and the service (part 5, section 5.3).
@@ -48,13 +48,14 @@ class Challenge:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of an exchange. ``data``: the last octets of the mechanism. ``user``: the user of the login, with its id;
-    None: the client has no login.
+    None: the client has no login. ``roles``: those it has besides the store's, by its token.
     """
 
     code: Code
     data: bytes | None = None
     user: str | None = None
     user_id: str | None = None
+    roles: tuple[str, ...] = ()
 
 
 Reply = Callable[[Challenge | Outcome], None]
@@ -117,9 +118,10 @@ class Comparison:
         self._ended = True
         self._users.leave(self.user, self._lock_out)
 
-    def _lock_out(self, user_id: str | None = None) -> None:
-        """Lock the user out, unless it has this id."""
-        if user_id is not None and (self._verifier is None or self._verifier.user_id == user_id):
+    def _lock_out(self, account: Account | None) -> None:
+        """Lock the user out, unless it is still this one and enabled."""
+        enabled = account is not None and account.enabled
+        if account is not None and enabled and (self._verifier is None or self._verifier.user_id == account.id):
             return
         self._there = False
         if self._in:
@@ -306,13 +308,14 @@ def _read_first(response: bytes) -> _First | None:
     if found is None:
         return None
     gs2_header, authzid, bare, escaped, nonce = found.groups()
-    name, as_whom = _unescaped(escaped), _unescaped(authzid or escaped)
+    name, as_whom = unescaped(escaped), unescaped(authzid or escaped)
     if name is None or as_whom != name or len(nonce) > _LONGEST_NONCE:  # to act as another is not possible
         return None
     return _First(gs2_header, bare, name, nonce)
 
 
-def _unescaped(text: str) -> str | None:
+def unescaped(text: str) -> str | None:
+    """Return a name without its escapes (RFC 5801, section 4); None: it has one that does not exist."""
     if any(found[0] == "=" for found in _ESCAPED.finditer(text)):
         return None
     return text.replace("=2C", ",").replace("=3D", "=")

@@ -103,9 +103,16 @@ class Failures:
     """
 
     def __init__(
-        self, instance: Instance, *, first_seconds: float = TOLD_AFTER_SECONDS, between_seconds: float = BETWEEN_SECONDS
+        self,
+        instance: Instance,
+        *,
+        tokens: bool = False,
+        first_seconds: float = TOLD_AFTER_SECONDS,
+        between_seconds: float = BETWEEN_SECONDS,
     ) -> None:
+        """``tokens``: who logs in by a token need not be in the store."""
         self._instance = instance
+        self._tokens = tokens
         self._first_seconds = first_seconds
         self._between_seconds = between_seconds
         self._counts: dict[tuple[str, str, str], int] = {}
@@ -144,7 +151,8 @@ class Failures:
             counts, self._counts = self._counts, {}
             rows = [(*key, times) for key, times in counts.items()]
             questions.failed_logins(self._instance.queries, rows, lambda error: self._written(counts, error))
-            are_there(self._instance.queries, _tell)
+            if not self._tokens:
+                are_there(self._instance.queries, _tell)
 
     def _written(self, counts: dict[tuple[str, str, str], int], error: StoreError | None) -> None:
         self._writing = False

@@ -19,15 +19,16 @@ from store.errors import StoreError
 
 if TYPE_CHECKING:
     from coordinator.instance import Instance
-    from store.users import Verifier
+    from coordinator.login.bearer import TokenLogins
+    from store.users import Account, Verifier
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 #: Called with the outcome of a failed login.
 Fail = Callable[[Outcome], None]
-#: Called with the id of the enabled user of a name; None: there is no such user.
-Leave = Callable[[str | None], None]
+#: Called with the user of a name, after a change; None: there is no such user.
+Leave = Callable[["Account | None"], None]
 
 #: Seconds that a login waits for the store.
 STORE_SECONDS = 5.0
@@ -41,21 +42,25 @@ CHECK_AGAIN_SECONDS = 5.0
 
 
 class Users:
-    """Looks up users for logins. ``secret``: the store's key, from which verifiers of unknown users are derived."""
+    """Looks up users for logins. ``secret``: the store's key, from which verifiers of unknown users are derived.
+    ``tokens``: who logs in by a token need not be in the store.
+    """
 
-    def __init__(self, instance: Instance, secret: bytes) -> None:
+    def __init__(self, instance: Instance, secret: bytes, *, tokens: bool = False) -> None:
         self._instance = instance
         self._secret = secret
         self._asked = 0
         self._numbers = count()
         #: functions that send the waiting queries, by number, in order
         self._line: OrderedDict[int, Callable[[], None]] = OrderedDict()
-        #: by user: functions that end its connections, unless the user has the given id
+        #: by user: functions that end its connections, unless it may stay
         self._connected: dict[str, set[Leave]] = {}
         #: whether a retry for all of them is scheduled
         self._checks_again = False
         self.penalties = Penalties()
-        self.failures = Failures(instance)
+        #: the logins by token; None: there is no issuer of tokens
+        self.by_token: TokenLogins | None = None
+        self.failures = Failures(instance, tokens=tokens)
 
     # -- for the exchanges
 
@@ -74,13 +79,13 @@ class Users:
 
         self._ask(lambda answered: questions.verifier(self._instance.queries, name, mechanism, answered), wait, reply)
 
-    def look_up_enabled(self, name: str, found: Leave, reply: Fail) -> None:
-        """Look up the id of the user, if it may log in, like :meth:`look_up`."""
+    def look_up_account(self, name: str, found: Leave, reply: Fail) -> None:
+        """Look up the user of a name, like :meth:`look_up`."""
 
-        def ask(answered: Callable[[dict[str, str] | StoreError], None]) -> None:
-            questions.enabled(self._instance.queries, [name], answered)
+        def ask(answered: Callable[[dict[str, Account] | StoreError], None]) -> None:
+            questions.accounts(self._instance.queries, [name], answered)
 
-        self._ask(ask, lambda ids: found(ids.get(name)), reply)
+        self._ask(ask, lambda users: found(users.get(name)), reply)
 
     def _ask(
         self, ask: Callable[[Callable[[T | StoreError], None]], None], found: Callable[[T], None], reply: Fail
@@ -145,15 +150,15 @@ class Users:
         self.check_all()
 
     def _check(self, users: list[str]) -> None:
-        def answered(enabled: dict[str, str] | StoreError) -> None:
-            if isinstance(enabled, StoreError):
-                log.warning("it is not known which users may stay", reason=str(enabled))
+        def answered(accounts: dict[str, Account] | StoreError) -> None:
+            if isinstance(accounts, StoreError):
+                log.warning("it is not known which users may stay", reason=str(accounts))
                 if not self._checks_again:
                     self._checks_again = True
                     self.call_later(CHECK_AGAIN_SECONDS, self._check_again)
                 return
             for user in users:
                 for leave in list(self._connected.get(user, ())):
-                    leave(enabled.get(user))
+                    leave(accounts.get(user))
 
-        questions.enabled(self._instance.queries, users, answered)
+        questions.accounts(self._instance.queries, users, answered)

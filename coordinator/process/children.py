@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
 
@@ -26,6 +26,9 @@ from store.embedded.programs import DataFolderInUse, ServerFailed
 from store.errors import Contended, StoreUnavailable
 from store.loop import Backoff
 from store.processes import die_with_parent, name_process
+
+if TYPE_CHECKING:
+    from coordinator.login.tokens import Keys
 
 # The supervisor passes data to a child, and is connected with it by a socket pair.
 
@@ -93,6 +96,8 @@ class Handed:
     number: int = 0
     #: the state at the child's start; the supervisor sends changes to workers and metrics
     disk_low: bool = False
+    #: the public keys of the issuer of tokens; None: they are not known yet
+    token_keys: Keys | None = None
 
 
 #: The main function of a child; returns its exit status.
@@ -107,6 +112,7 @@ class Programs:
     recovery: Program
     maintenance: Program
     metrics: Program
+    token_keys: Program
 
 
 # Exit statuses of the service and its workers say whether another start may succeed.

@@ -201,7 +201,7 @@ def warn_of_open_ones(settings: Settings, places: Sequence[Endpoint]) -> None:
 def warn_without_users(settings: Settings, places: Sequence[Endpoint], database_url: str, patience: Patience) -> None:
     """Log a warning if clients must log in, and there is no enabled user."""
     closed = [str(place) for place in places if not _anonymous(settings, place)]
-    if not closed:
+    if not closed or settings.tokens.issuer is not None:  # who logs in by a token need not be in the store
         return
     with connected(database_url, patience=patience) as connection:
         if not users.any_enabled(connection):

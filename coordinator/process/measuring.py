@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import ssl
 import time
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,6 +23,9 @@ from coordinator.settings import Settings
 from store.errors import ONLY_READS, from_sqlstate
 from store.figures import FigureReader, Figures
 from store.loop import TimeShare
+
+if TYPE_CHECKING:
+    from coordinator.login.tokens import Tokens
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -43,6 +47,8 @@ class Measuring:
         self.token = metrics_token(settings.metrics)
         #: the names of those who may act, by their tokens
         self.operators = operators(settings.metrics)
+        #: checks the tokens of an issuer; None: there is none
+        self.tokens: Tokens | None = None
         #: whether posts are refused as the disk is nearly full, by the supervisor's report
         self.disk_low = False
         self._reader = FigureReader(url)
@@ -81,10 +87,23 @@ class Measuring:
             for each in words:
                 if "certificates" in each:
                     self._read_again()
+                elif "token_keys" in each:
+                    if self.tokens is not None:
+                        self.tokens.learn(each["token_keys"])
                 elif "disk_low" in each:
                     self.disk_low = bool(each["disk_low"])
                 else:
                     self.workers.receive(**each)
+
+    @property
+    def by_roles(self) -> bool:
+        """Whether some role of a token lets its holder use the API."""
+        settings = self._settings.tokens
+        return settings.operator_role is not None or settings.reader_role is not None
+
+    def ask_issuer(self) -> None:
+        """Have the keys of the issuer of tokens read again, as one is not known."""
+        self._supervising.offer(wants_keys=True)
 
     def _read_again(self) -> None:
         """Load the certificates and the tokens again; if a file cannot be used, the old ones stay."""

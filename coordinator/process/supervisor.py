@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -52,6 +52,9 @@ from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
 from store.health import check_room, check_sessions, connections_needed
 from store.processes import gone
+
+if TYPE_CHECKING:
+    from coordinator.login.tokens import Keys
 
 # Partitions of future days are created ahead.
 
@@ -113,6 +116,9 @@ class Supervisor:
         #: the listening sockets of the metrics
         self._metrics: list[socket.socket] = []
         self._measuring: Kept | None = None
+        #: reads the keys of the issuer of tokens, the last of which are those below
+        self._issuer: Kept | None = None
+        self._token_keys: Keys | None = None
         #: children that query the database, and may wait for it
         self._kept = [Kept("recovery", self._start_recovery)]
         self._maintenance: Child | None = None
@@ -133,6 +139,7 @@ class Supervisor:
                 if self._settings.has_tls:
                     self._tls = certificates.load(self._settings.tls)
                 self._listen_for_metrics()
+                self._read_token_keys()
                 self._workers = [_Worker(number=number) for number in range(self._settings.workers)]
                 self._prepare_store()
                 while not self._stopping:
@@ -314,6 +321,7 @@ class Supervisor:
                 _log.info("worker ready", worker=worker.number, pid=child.pid)
             if self._measuring is not None and "figures" in words:
                 self._measuring.send(worker=worker.number, pid=child.pid, figures=words["figures"])
+            self._ask_issuer(words)
 
         child.on_line = on_line
 
@@ -339,6 +347,7 @@ class Supervisor:
                     tls=self._tls,
                     number=number,
                     disk_low=self._database is not None and self._database.disk_low,
+                    token_keys=self._token_keys,
                 )
             )
 
@@ -362,9 +371,43 @@ class Supervisor:
             return
         (self._metrics,), places = listen([url], 1, HTTP)
         check_metrics(self._settings.metrics, places)
-        self._measuring = Kept("metrics", lambda: self._spawn("coord-metrics", self._programs.metrics, self._metrics))
+        self._measuring = Kept("metrics", self._start_metrics)
         self._kept.append(self._measuring)
         _log.info("metrics", listen=[str(each) for each in places])
+
+    def _start_metrics(self) -> Child | None:
+        child = self._spawn("coord-metrics", self._programs.metrics, self._metrics)
+        if child is not None:
+            child.on_line = self._ask_issuer
+        return child
+
+    # -- the keys of the issuer of tokens
+
+    def _read_token_keys(self) -> None:
+        settings = self._settings.tokens
+        if settings.issuer is None:
+            return
+        if settings.keys is not None:
+            from coordinator.login import tokens  # loaded by then: coordinator/commands/serve.py
+
+            self._token_keys = tokens.read_file(settings.keys)
+        self._issuer = Kept("the reader of the issuer's keys", self._start_issuer)
+        self._kept.append(self._issuer)
+
+    def _start_issuer(self) -> Child | None:
+        child = self._spawn("coord-issuer", self._programs.token_keys)
+        if child is not None:
+            child.on_line = self._learn_token_keys
+        return child
+
+    def _learn_token_keys(self, words: Mapping[str, Any]) -> None:
+        self._token_keys = words["token_keys"]
+        for each in self._receivers_of_state():
+            each.send(token_keys=self._token_keys)
+
+    def _ask_issuer(self, words: Mapping[str, Any]) -> None:
+        if self._issuer is not None and "wants_keys" in words:
+            self._issuer.send(again=True)
 
     def _maintain(self, now: float) -> None:
         if self._maintenance is not None:

@@ -307,7 +307,8 @@ def test_it_is_for_who_shows_the_token(service: Service) -> None:
             "expected the token of metrics.token, or one of metrics.operators",
         )
     with running_service(_HERE) as without:
-        said = "the API is answered where metrics.token or metrics.operators is set, to who shows a token"
+        needed = "metrics.token, metrics.operators or tokens.operator_role"
+        said = f"the API is answered where {needed} is set, to who shows a token"
         assert _problem(without, "/audit") == (403, said)
 
 

@@ -42,9 +42,7 @@ def test_it_goes_on_after_its_service_was_killed_or_stopped(own_service: Service
     assert not thread.is_alive()
 
 
-def test_it_goes_on_after_logins_that_failed_for_now(
-    own_service: Service, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_goes_on_after_logins_that_failed_for_now(own_service: Service, caplog: pytest.LogCaptureFixture) -> None:
     """While the database of the users is away the outcome of a login is sys-temp: it comes again."""
     add_user(own_service, "shop", [])
     url = own_service.url.replace("//", f"//shop:{quote(PASSWORD)}@")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.acceptance.clients import run_case
+from tests.fix_issuer import settings_of_file, token
 from tests.fix_jms import Jms
 from tests.fix_service import Service, running_service
-from tests.fix_users import PASSWORD, add_users
+from tests.fix_users import EVERYTHING, PASSWORD, add_users, grant
 
 #: What a client saw of a login with a mechanism and a password.
 LogIn = Callable[[str, str], dict[str, Any]]
@@ -69,6 +71,46 @@ def test_rhea_logs_in(service: Service, rhea_project: Path) -> None:
         return run_case("node", "driver.js", "login", str(service.port), cwd=rhea_project, more=more)
 
     _only_right_passwords(service, log_in, "PLAIN", "Failed to authenticate")
+
+
+@pytest.fixture(scope="module")
+def by_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    constants = {"coordinator.login.tokens.LEEWAY_SECONDS": 0}
+    with running_service(settings_of_file(tmp_path_factory.mktemp("keys")), constants) as service:
+        grant(service, EVERYTHING, role="clerks")
+        yield service
+
+
+@pytest.mark.rule("S13", "S8")
+def test_qpid_jms_logs_in_by_token(by_token: Service, jms: Jms) -> None:
+    def log_in(made: str) -> dict[str, Any]:
+        return jms("login", by_token, **_environment("XOAUTH2", made, "alice")).line()
+
+    assert log_in(token()) == {"in": True}
+    assert "JMSSecuritySaslException" in log_in(token(aud="mail"))["refused"]
+
+
+@pytest.mark.rule("S13")
+def test_qpid_jms_comes_again_with_another_token(by_token: Service, jms: Jms) -> None:
+    """Its application is told why the first one has ended."""
+    tokens = f"{token(exp=int(time.time()) + 6)} {token()}"
+    case = jms("login renewed", by_token, LOGIN_TOKENS=tokens, LOGIN_USER="alice", LOGIN_ADDRESS="renewed")
+    ended = case.line()["ended"]
+    assert ended.startswith("JMSSecurityException: ")
+    assert "the token of the login has expired: connect again with a new one" in ended
+
+
+@pytest.mark.rule("S13", "S8")
+@pytest.mark.parametrize("mechanism", ["XOAUTH2", "OAUTHBEARER"])
+def test_rhea_logs_in_by_token(by_token: Service, rhea_project: Path, mechanism: str) -> None:
+    """OAUTHBEARER by a mechanism of the application's own, which is told why it is refused."""
+
+    def log_in(made: str) -> dict[str, Any]:
+        more = _environment(mechanism, made, "alice")
+        return run_case("node", "driver.js", "login", str(by_token.port), cwd=rhea_project, more=more)
+
+    assert log_in(token()) == {"in": True}
+    assert "Failed to authenticate" in log_in(token(aud="mail"))["refused"]
 
 
 @pytest.mark.night

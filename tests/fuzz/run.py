@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.fix_service import PATIENCE, REPOSITORY, running
-from tests.fuzz import compiled, oracle
+from tests.fuzz import compiled, logins, oracle
 from tests.fuzz.cases import Case, load, save
 from tests.fuzz.conversation import Conversation
 from tests.fuzz.decoders import Broken, Decoders
@@ -211,8 +211,17 @@ class _Enough(Exception):
 def watched_service() -> Iterator[Watched]:
     """A service with an empty store; removes its data at the end."""
     patterns = '[{"match": "fuzz-topic-*", "routing": "topic"}, {"match": "fuzz-1", "max_attempts": 2}]'
-    settings = {"addresses.patterns": patterns, "login.plain": "always"}
-    with running(lambda folder: Watched(folder, settings)) as service:
+    settings = {
+        "addresses.patterns": patterns, "login.plain": "always", "tokens.issuer": logins.ISSUER,
+        "tokens.audience": logins.AUDIENCE,
+    }  # fmt: skip
+
+    def watched(folder: Path) -> Watched:
+        keys = folder / "keys.json"
+        keys.write_text(logins.KEYS)
+        return Watched(folder, {**settings, "tokens.keys": str(keys)})
+
+    with running(watched) as service:
         yield service
 
 

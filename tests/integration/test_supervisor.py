@@ -211,7 +211,7 @@ supervisor._GRACE_SECONDS = 0.2
 supervisor.MOST_FAILED_STARTS = 6
 settings = load({"listen": ["amqp://127.0.0.1:0"], "database_url": sys.argv[1]})
 logs.configure(settings.log)
-programs = Programs(worker=work, recovery=watch, maintenance=watch, metrics=watch)
+programs = Programs(worker=work, recovery=watch, maintenance=watch, metrics=watch, token_keys=watch)
 sys.exit(supervisor.Supervisor(settings, programs).run())
 """
 

@@ -112,7 +112,7 @@ class Users:
         self.clock = clock
         self.penalties = Penalties(clock)
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.entered: dict[str, Callable[[], None]] = {}
+        self.entered: dict[str, Callable[[None], None]] = {}
         #: what the audit is told: hosts and users
         self.failed: list[tuple[str, str | None]] = []
         self.failures = self
@@ -129,10 +129,10 @@ class Users:
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self.timers.append((self.clock.now + seconds, callback))
 
-    def enter(self, user: str, disabled: Callable[[], None]) -> None:
+    def enter(self, user: str, disabled: Callable[[None], None]) -> None:
         self.entered[user] = disabled
 
-    def leave(self, user: str, disabled: Callable[[], None]) -> None:
+    def leave(self, user: str, disabled: Callable[[None], None]) -> None:
         self.entered.pop(user, None)
 
     def run(self, seconds: float) -> None:
@@ -233,11 +233,11 @@ def test_a_login_whose_connection_has_ended_says_nothing(users: Users) -> None:
 def test_a_user_that_is_disabled(users: Users) -> None:
     """Its connection ends where it is in; a login under way is refused as if the password were wrong."""
     inside = Attempt(users, "alice", right=True)
-    users.entered["alice"]()
+    users.entered["alice"](None)
     assert inside.out
     Attempt(users, "alice", right=False)
     under_way = Attempt(users, "alice", right=True)  # waits for the wrong one
-    users.entered["alice"]()
+    users.entered["alice"](None)
     users.run(FIRST_SECONDS)
     users.run(LONGEST_SECONDS)
     assert under_way.said == [REFUSED]

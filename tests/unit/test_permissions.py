@@ -12,6 +12,7 @@ from coordinator.address.permissions import Permissions, Rights, unauthorized
 from store.errors import StoreError, StoreUnavailable
 from store.permissions import Verb
 from store.questions.permissions import Found, Granted
+from store.tables import ANONYMOUS
 from tests.tables import all_cases
 
 
@@ -104,7 +105,8 @@ class Store:
         #: what the next answer says
         self.changes = 1
         self.none_counts = False
-        self.anonymous: Granted = frozenset()
+        #: of roles, among them the one of clients without a login
+        self.roles: dict[str, Granted] = {}
         self.users: dict[str, Granted] = {}
 
     def ask(self, query: object, parameters: Sequence[bytes], answered: Callable[[Any], None]) -> None:
@@ -115,7 +117,7 @@ class Store:
         """The first question; the names that it was about."""
         names = self.asked.pop(0)
         users = {name: self.users[name] for name in names if name in self.users}
-        self.answers.pop(0)(Found(self.changes, self.none_counts, self.anonymous, users))
+        self.answers.pop(0)(Found(self.changes, self.none_counts, users, self.roles))
         return names
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -136,8 +138,9 @@ def _names(octets: bytes) -> list[str]:
 
 
 class Holder:
-    def __init__(self, user: str | None) -> None:
+    def __init__(self, user: str | None, *roles: str) -> None:
         self.user = user
+        self.roles = roles
         self.heard: list[Granted] = []
 
     def granted(self, rights: Rights) -> None:
@@ -192,7 +195,7 @@ def test_a_change_is_told_to_those_whom_it_changes(store: Store, known: Permissi
     assert store.answer() == []
     assert sorted(store.answer()) == ["alice", "bob"]
     assert (alice.heard, bob.heard, none.heard) == ([_granted()], [_granted(), _granted("b")], [_granted()])
-    store.anonymous = _granted("n")
+    store.roles[ANONYMOUS] = _granted("n")
     store.changes += 1
     store.timers.pop()()  # the look that needs no notice
     while store.answers:
@@ -241,6 +244,19 @@ def test_a_store_that_cannot_answer_is_asked_again(store: Store, known: Permissi
     store.timers.pop()()
     assert store.answer() == ["alice"]
     assert alice.heard == [_granted()]
+
+
+@pytest.mark.rule("S13")
+def test_roles_of_a_token_count_for_their_connection_alone(store: Store, known: Permissions) -> None:
+    """Beside what the store grants to the user."""
+    store.users["alice"] = _granted("a")
+    store.roles = {"clerks": _granted("c"), "others": _granted("o")}
+    plain, clerk = Holder("alice"), Holder("alice", "clerks", "nothing")
+    known.enter(plain)
+    known.enter(clerk)
+    while store.asked:
+        store.answer()
+    assert (plain.heard[-1], clerk.heard[-1]) == (_granted("a"), _granted("a", "c"))
 
 
 @pytest.mark.rule("S3", "P14")

@@ -189,6 +189,13 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, v
         ("limits = 1", "settings file .*c.toml: limits: expected a table"),
         ("workers = ", "settings file .*c.toml is not TOML: "),
         ("[[addresses.patterns]]\nrouting = 'queue'", "addresses.patterns.0.match: Field required"),
+        ("[tokens]\naudience = 'a'", "settings file .*c.toml: tokens: expected issuer as well"),
+        ("[tokens]\noperator_role = 'a'", "tokens: expected issuer as well"),
+        ("[tokens]\nissuer = 'https://a.example'", "tokens: audience: expected with issuer"),
+        ("[tokens]\nissuer = 'http://a.example'\naudience = 'a'", "tokens: issuer: expected https://..., or keys"),
+        ("[tokens]\nissuer = 'https://'\naudience = 'a'", "tokens: issuer: expected https://..., or keys"),
+        ("[tokens]\nissuer = 'a'\naudience = ''", "tokens.audience: .*at least 1 character"),
+        ("[tokens]\nissuers = 'a'", "tokens.issuers: there is no such setting"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -196,6 +203,22 @@ def test_a_wrong_file_is_named(tmp_path: Path, content: str, said: str) -> None:
     file.write_text(content)
     with pytest.raises(SettingsInvalid, match=said):
         load(config=file)
+
+
+@pytest.mark.rule("S13")
+@pytest.mark.parametrize(
+    "content",
+    [
+        "issuer = 'https://a.example/realms/shop'",
+        "issuer = 'http://localhost:8080'",
+        "issuer = 'http://[::1]:8080'",
+        "issuer = 'anything'\nkeys = 'keys.json'",
+    ],
+)
+def test_issuers(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f"[tokens]\naudience = 'a'\n{content}")
+    assert load(config=file).tokens.audience == "a"
 
 
 def test_an_empty_data_folder_is_not_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ public final class Driver {
         cases.putAll(ClientIdCases.all());
         cases.putAll(CheckCases.all());
         cases.put("login", LoginCase::run);
+        cases.put("login renewed", LoginCase::renewed);
         cases.put("permissions", LoginCase::permissions);
         if (args.length != 2 || !cases.containsKey(args[0])) {
             System.err.println("usage: Driver CASE URL, with CASE one of " + cases.keySet());

@@ -6,6 +6,8 @@ import jakarta.jms.MessageProducer;
 import jakarta.jms.Queue;
 import jakarta.jms.Session;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
 /** Logs in as the environment says, with the one mechanism that it allows. */
@@ -46,6 +48,23 @@ final class LoginCase {
             return "";
         } catch (JMSException refused) {
             return refused.getClass().getSimpleName() + ": " + refused.getMessage();
+        }
+    }
+
+    /** It posts with a token that expires, hears of its end, and posts with another one. */
+    static void renewed(Broker broker, Map<String, Object> seen) throws Exception {
+        CompletableFuture<JMSException> ended = new CompletableFuture<>();
+        for (String token : System.getenv("LOGIN_TOKENS").split(" ")) {
+            JmsConnectionFactory factory = new JmsConnectionFactory(broker.url + "?amqp.saslMechanisms=XOAUTH2");
+            try (Connection connection = factory.createConnection(System.getenv("LOGIN_USER"), token)) {
+                connection.setExceptionListener(ended::complete);
+                connection.start();
+                Session session = connection.createSession();
+                Queue queue = session.createQueue(System.getenv("LOGIN_ADDRESS"));
+                session.createProducer(queue).send(session.createTextMessage("x"));
+                JMSException end = ended.get(Broker.PATIENCE_MS, TimeUnit.MILLISECONDS);
+                seen.put("ended", end.getClass().getSimpleName() + ": " + end.getMessage());
+            }
         }
     }
 

@@ -1,0 +1,142 @@
+"""Tokens are checked by the keys of a JWKS: which keys, which algorithms, and what is read of the claims (S13)."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from joserfc import jwk
+
+from coordinator.login.bearer import TokenLogins
+from coordinator.login.password import Challenge, Outcome
+from coordinator.login.penalties import Penalties
+from coordinator.login.tokens import KeysInvalid, NoKeys, Refused, Tokens, UnknownKey, read_keys
+from coordinator.settings import TokenSettings
+from tests.fix_issuer import AUDIENCE, ISSUER, key, public, token
+from tests.tables import all_cases
+
+pytestmark = pytest.mark.rule("S13")
+
+
+def _tokens(*keys: jwk.Key, **more: Any) -> Tokens:
+    settings = TokenSettings(issuer=ISSUER, audience=AUDIENCE, **more)
+    return Tokens(settings, read_keys(public(*keys).encode()))
+
+
+@all_cases(
+    ("algorithm", "kind", "size"),
+    [
+        ("RS256", "RSA", 2048),
+        ("RS512", "RSA", 2048),
+        ("PS256", "RSA", 2048),
+        ("ES256", "EC", "P-256"),
+        ("ES384", "EC", "P-384"),
+        ("ES512", "EC", "P-521"),
+        ("Ed25519", "OKP", "Ed25519"),
+        ("EdDSA", "OKP", "Ed25519"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
+def test_algorithms(algorithm: str, kind: str, size: int | str) -> None:
+    signing = key("one", kind, size)
+    claimed = _tokens(signing, key("other")).check(token(signing, algorithm).encode())
+    assert (claimed.user, claimed.roles) == ("alice", ("clerks",))
+
+
+@all_cases(
+    "keys",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"keys": 1}',
+        b'{"keys": []}',
+        b'{"keys": [1]}',
+        b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}',
+        b'{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}',
+        b'{"keys": [{"kty": "EC", "crv": "secp256k1", "x": "AQ", "y": "AQ"}]}',
+        b'{"keys": [{"kty": "PQ"}]}',
+        b"[" * 100_000,
+        b'{"keys": [' + b",".join([b"{}"] * 101) + b"]}",
+        b"\xff",
+    ],
+)
+def test_what_has_no_keys(keys: bytes) -> None:
+    with pytest.raises(KeysInvalid, match="expected"):
+        read_keys(keys)
+
+
+@pytest.mark.filterwarnings("ignore:Key size should be")
+def test_other_keys_are_left_out_and_nothing_private_is_kept() -> None:
+    good = key("good").as_dict(private=True)
+    short = jwk.generate_key("RSA", 1024, {"kid": "short"}).as_dict(private=False)
+    secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "secret"}
+    hiding = {**key("hiding").as_dict(private=False), "use": "enc"}
+    found = read_keys(json.dumps({"keys": [secret, short, hiding, {"kty": "new"}, good]}).encode())
+    assert [(each["kid"], sorted(each)) for each in found] == [("good", ["e", "kid", "kty", "n", "use"])]
+
+
+def test_a_key_for_one_algorithm_is_for_no_other() -> None:
+    signing = key("one")
+    given = [{**signing.as_dict(private=False), "alg": "RS256"}]
+    found = Tokens(TokenSettings(issuer=ISSUER, audience=AUDIENCE), read_keys(json.dumps({"keys": given}).encode()))
+    assert found.check(token(signing, "RS256").encode()).user == "alice"
+    with pytest.raises(UnknownKey):
+        found.check(token(signing, "PS256").encode())
+
+
+def test_without_keys() -> None:
+    with pytest.raises(NoKeys):
+        Tokens(TokenSettings(issuer=ISSUER, audience=AUDIENCE), None).check(token().encode())
+
+
+@all_cases(
+    ("name", "said", "roles"),
+    [
+        ("roles", {"roles": ["b", "a", "b"]}, ("a", "b")),
+        ("roles", {"roles": "b a"}, ("a", "b")),
+        ("roles", {"roles": None}, ()),
+        ("roles", {"roles": {"a": "b"}}, ()),
+        ("roles", {"roles": [1, None, [], "", "a\0", "\x1b[2J", "x" * 129, "\ud800", "kept"]}, ("kept",)),
+        ("realm_access.roles", {"realm_access": {"roles": ["a"]}}, ("a",)),
+        ("realm_access.roles", {"realm_access": ["roles"]}, ()),
+        ("https://a.example/roles", {"https://a.example/roles": ["a"]}, ("a",)),
+    ],
+)
+def test_roles(name: str, said: dict[str, Any], roles: tuple[str, ...]) -> None:
+    found = _tokens(key("first"), roles_claim=name)
+    assert found.check(token(**said).encode()).roles == roles
+
+
+def test_another_claim_has_the_user() -> None:
+    found = _tokens(key("first"), user_claim="preferred_username")
+    assert found.check(token(preferred_username="Al\u00adice").encode()).user == "Alice"
+    with pytest.raises(Refused, match="preferred_username"):
+        found.check(token().encode())
+
+
+def test_each_wrong_token_of_an_address_waits_longer_and_a_right_one_does_not() -> None:
+    """Nothing waits for a wrong token but its own answer."""
+    waits: list[float] = []
+    said: list[Challenge | Outcome] = []
+    users: Any = SimpleNamespace(
+        penalties=Penalties(lambda: 0.0),
+        failures=SimpleNamespace(count=lambda *_: None),
+        call_later=lambda seconds, _: waits.append(seconds),
+        enter=lambda *_: None,
+        look_up_account=lambda _name, found, _reply: found(None),
+    )
+    loop: Any = SimpleNamespace(call_later=lambda *_: None)
+    logins = TokenLogins(loop, users, _tokens(key("first")), lambda: None)
+
+    def log_in(made: str) -> None:
+        exchange = logins.begin("XOAUTH2", "192.0.2.1", said.append, lambda: None, lambda: None)
+        exchange.take(f"user=\x01auth=Bearer {made}\x01\x01".encode())
+
+    for _ in range(4):
+        log_in(token(exp=1))
+    assert (waits, said) == ([0.1, 0.2, 0.4, 0.8], [])
+    log_in(token())
+    assert [each.user for each in said if isinstance(each, Outcome)] == ["alice"]

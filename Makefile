@@ -20,7 +20,8 @@ dist:
 	@.ci/dist $(ARGS)
 
 #: make deb         a package of it for this release of Debian or Ubuntu, with the unit for systemd
-deb: dist
+deb:
+	@.ci/bootstrap check
 	@.ci/deb
 
 # Each process has a PostgreSQL, a Spark and services of its own; much of their time they wait for others to start, so

@@ -7,32 +7,37 @@ import gc
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from coordinator.extras import end
 
-from coordinator.commands.address import app as address
-from coordinator.commands.administration import ask_at, fail
-from coordinator.commands.archive import app as archive
-from coordinator.commands.audit import audit
-from coordinator.commands.check import check
-from coordinator.commands.connection import app as connection
-from coordinator.commands.dead_letters import app as dead_letters
-from coordinator.commands.findings import app as findings
-from coordinator.commands.group import app as group
-from coordinator.commands.history import messages, show_transaction
-from coordinator.commands.maintain import maintain
-from coordinator.commands.migrate import migrate
-from coordinator.commands.permissions import app as permission
-from coordinator.commands.reconcile import reconcile
-from coordinator.commands.repair import repair
-from coordinator.commands.role import app as role
-from coordinator.commands.seek import seek
-from coordinator.commands.serve import serve
-from coordinator.commands.sql import sql
-from coordinator.commands.transactions import list_ as list_transactions
-from coordinator.commands.transactions import resolve, resume
-from coordinator.commands.user import app as user
-from coordinator.commands.watch_outcomes import watch_outcomes
-from coordinator.standard_output import checked
+try:
+    import typer
+
+    from coordinator.commands.address import app as address
+    from coordinator.commands.administration import ask_at, fail
+    from coordinator.commands.archive import app as archive
+    from coordinator.commands.audit import audit
+    from coordinator.commands.check import check
+    from coordinator.commands.connection import app as connection
+    from coordinator.commands.dead_letters import app as dead_letters
+    from coordinator.commands.findings import app as findings
+    from coordinator.commands.group import app as group
+    from coordinator.commands.history import messages, show_transaction
+    from coordinator.commands.maintain import maintain
+    from coordinator.commands.migrate import migrate
+    from coordinator.commands.permissions import app as permission
+    from coordinator.commands.reconcile import reconcile
+    from coordinator.commands.repair import repair
+    from coordinator.commands.role import app as role
+    from coordinator.commands.seek import seek
+    from coordinator.commands.serve import serve
+    from coordinator.commands.sql import sql
+    from coordinator.commands.transactions import list_ as list_transactions
+    from coordinator.commands.transactions import resolve, resume
+    from coordinator.commands.user import app as user
+    from coordinator.commands.watch_outcomes import watch_outcomes
+    from coordinator.standard_output import checked
+except ModuleNotFoundError as error:
+    end(error)
 
 app = typer.Typer(
     name="coordinator",
@@ -124,12 +129,7 @@ def main() -> None:
         try:
             app(prog_name="coordinator")
         except ModuleNotFoundError as error:
-            from coordinator.extras import explained
-
-            if (said := explained(error)) is None:
-                raise
-            typer.echo(f"error: {said}", err=True)
-            raise SystemExit(2) from None
+            end(error)
 
 
 if __name__ == "__main__":

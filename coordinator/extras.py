@@ -1,10 +1,12 @@
-"""What is installed only where it is asked for: the extras of setup.cfg, by their modules."""
+"""What is not installed: the extras of setup.cfg, by their modules, and what an installation has lost."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Final
+from typing import Final, NoReturn
 
 from coordinator.version import DISTRIBUTION
 
@@ -23,6 +25,9 @@ MODULES: Final[Mapping[str, Sequence[str]]] = {
     ),
 }
 
+#: a module of these that is not found is a defect
+_OURS: Final = ("coordinator", "links", "spark", "store")
+
 
 def missing(extra: str) -> str | None:
     """What to say where a module of ``extra`` is not installed; None: all are."""
@@ -31,10 +36,22 @@ def missing(extra: str) -> str | None:
 
 
 def explained(error: ModuleNotFoundError) -> str | None:
-    """What to say of a module that was not found; None: it is of no extra."""
+    """What to say of a module that was not found; None: it is one of ours."""
     module = (error.name or "").partition(".")[0]
-    return next((_said(extra, module) for extra, modules in MODULES.items() if module in modules), None)
+    if module in ("", *_OURS):
+        return None
+    lost = f"the installation is incomplete (no module {module}): make its environment anew, {sys.prefix}"
+    return next((_said(extra, module) for extra, modules in MODULES.items() if module in modules), lost)
+
+
+def end(error: ModuleNotFoundError) -> NoReturn:
+    """End the command with 2, and a sentence in place of the traceback; a defect is raised."""
+    if (said := explained(error)) is None:
+        raise error
+    sys.stderr.write(f"error: {said}\n")
+    raise SystemExit(2) from None
 
 
 def _said(extra: str, modules: str) -> str:
-    return f'this needs what is not installed here ({modules}): pip install "{DISTRIBUTION}[{extra}]"'
+    pip = f"{shlex.quote(sys.executable)} -m pip"
+    return f'this needs what is not installed here ({modules}): {pip} install "{DISTRIBUTION}[{extra}]"'

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, text
 
+from store import partitions
 from store.database import connected
 from store.errors import SchemaMismatch
 from store.tables import SCHEMA
@@ -41,12 +42,7 @@ def upgrade(url: str) -> str | None:
             return found
         from alembic import command  # half a second, which most starts have no use for
 
-        encoding = connection.scalar(text("show server_encoding"))
-        if found is None and encoding != "UTF8":
-            raise SchemaMismatch(
-                f"the encoding of the database is {encoding}, expected UTF8: create database ... encoding 'UTF8'"
-                " template template0"
-            )
+        _refuse_encoding(connection, found)
         for statement in _finishing(connection):
             connection.execute(text(statement))
         connection.commit()
@@ -56,7 +52,8 @@ def upgrade(url: str) -> str | None:
 
 
 def script(url: str) -> str:
-    """The SQL that :func:`upgrade` would run on the database, for its administrator; empty: it has nothing to do.
+    """The SQL that ``coordinator migrate`` would run on the database, for its administrator: :func:`upgrade`, and the
+    days of :func:`store.partitions.make_ahead`. Empty: :func:`upgrade` has nothing to do.
 
     :raises SchemaMismatch: as :func:`upgrade`.
     """
@@ -65,6 +62,7 @@ def script(url: str) -> str:
         _refuse_unknown(found)
         if found == REVISIONS[-1]:
             return ""
+        _refuse_encoding(connection, found)
         from alembic import command
 
         written = StringIO()
@@ -72,6 +70,7 @@ def script(url: str) -> str:
         config = _config(connection)
         config.output_buffer = written
         command.upgrade(config, f"{found or 'base'}:head", sql=True)
+        written.write(f"{partitions.MAKE_AHEAD};\n")
     return written.getvalue()
 
 
@@ -121,6 +120,16 @@ def _refuse_unknown(revision: str | None) -> None:
         f"database schema is at {revision}, which this version does not know (it needs {REVISIONS[-1]}); use a newer"
         " coordinator"
     )
+
+
+def _refuse_encoding(connection: Connection, revision: str | None) -> None:
+    """Of a database that is to hold a new store; the first migration, which an administrator may run, asks again."""
+    encoding = connection.scalar(text("show server_encoding"))
+    if revision is None and encoding != "UTF8":
+        raise SchemaMismatch(
+            f"the encoding of the database is {encoding}, expected UTF8: create database ... encoding 'UTF8'"
+            " template template0"
+        )
 
 
 def _lock(connection: Connection) -> None:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection, text
 
@@ -23,6 +24,12 @@ DAYS_AHEAD = 14
 DAYS_BACK = 2
 #: With fewer days ahead than these an operator must find out why.
 FEWEST_AHEAD = 7
+
+#: :func:`make_ahead` as a statement, for an administrator.
+MAKE_AHEAD: Final = (
+    f"do $$ begin perform {SCHEMA}.make_day((now() at time zone 'UTC')::date + n)"
+    f" from generate_series(-{DAYS_BACK}, {DAYS_AHEAD}) n; end $$"
+)
 
 #: The tables that are partitioned by day.
 PARTITIONED = ("half", "op")

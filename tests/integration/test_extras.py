@@ -40,21 +40,33 @@ def _run(without: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["reconcile --out report", "watch --checkpoint here"], ids=lambda command: str(command).split()[0]
+    "command",
+    ["reconcile --out report", "watch --checkpoint here", "archive write", "archive restore 2026-11-01"],
+    ids=lambda command: " ".join(str(command).split()[:2]),
 )
-def test_what_needs_spark_says_which_extra_has_it(command: str, without: Path) -> None:
+def test_what_needs_an_extra_says_which_extra_has_it(command: str, without: Path) -> None:
     done = _run(without, *command.split(), "--database-url", "postgresql://127.0.0.1:1/none")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: this needs what is not installed here (pyspark, ")
-    assert line.endswith(f'): pip install "{_RECONCILE}"')
+    assert line.endswith(f'): {sys.executable} -m pip install "{_RECONCILE}"')
+
+
+@pytest.mark.parametrize("module", ["typer", "sqlalchemy", "pydantic_core"])
+def test_what_every_command_needs_is_told_in_a_sentence(module: str, tmp_path: Path) -> None:
+    """Of an environment from which something was deleted."""
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+    done = _run(tmp_path, "migrate", "--database-url", "postgresql://127.0.0.1:1/none")
+    says = f"error: the installation is incomplete (no module {module}): make its environment anew, {sys.prefix}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
 
 
 def test_what_meets_it_midway_says_the_same(without: Path, tmp_path: Path, database_url: str) -> None:
     """A report that is read back."""
     (tmp_path / "report").mkdir()
     done = _run(without, "repair", "report", "--database-url", database_url)
-    expected = f'error: this needs what is not installed here (pyarrow): pip install "{_RECONCILE}"\n'
+    pip = f'{sys.executable} -m pip install "{_RECONCILE}"'
+    expected = f"error: this needs what is not installed here (pyarrow): {pip}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 

@@ -221,7 +221,7 @@ def test_plain_serves_with_the_postgresql_that_it_is_given(
 def test_plain_is_small_and_says_which_extra_a_command_needs(plain: Installed) -> None:
     assert plain.octets < _MOST_OCTETS_OF_PLAIN
     said = plain.run("coordinator", "reconcile", "--out", "report", status=2)
-    assert said.endswith(f': pip install "{_NAME}[reconcile]"\n')
+    assert said.endswith(f' -m pip install "{_NAME}[reconcile]"\n')
     assert len(said.splitlines()) == 1
 
 

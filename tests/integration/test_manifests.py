@@ -86,6 +86,18 @@ def test_no_process_is_root_or_writes_outside_of_its_volumes(documents: list[Doc
             }
 
 
+@pytest.mark.parametrize("name", [OWN.name, GIVEN.name])
+def test_every_pod_has_the_image_that_is_written_into_its_form(name: str, tmp_path: Path) -> None:
+    """A tag that looks like a number is one of text, in quotes."""
+    folder = shutil.copytree(OWN.parent, tmp_path / "kubernetes") / name
+    file = folder / "kustomization.yaml"
+    text = file.read_text("utf-8").replace("newName: registry.example/coordinator", "newName: ours.example/amqp")
+    file.write_text(text.replace('newTag: "0.1.0"', 'newTag: "9.9"'), "utf-8")
+    images = re.findall(r"\bimage: (\S+)", _built(folder))
+    assert images
+    assert set(images) == {"ours.example/amqp:9.9"}
+
+
 def test_its_ports_probes_and_files_are_those_of_its_settings(documents: list[Document]) -> None:
     settings = load(config=OWN / "coordinator.toml")
     pod = _of_kind("StatefulSet", documents)["spec"]["template"]["spec"]

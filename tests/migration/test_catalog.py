@@ -113,13 +113,21 @@ def _run(url: str, script: str) -> None:
 
 
 def test_what_is_printed_for_an_administrator_makes_the_same(
-    declared: list[str], empty_database_url: str, capsys: pytest.CaptureFixture[str]
+    empty_database_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Also the days that ``migrate`` makes: applications may post before the first service starts."""
     migrate(show=True, database_url=empty_database_url)
+    script = capsys.readouterr().out
     with connected(empty_database_url) as connection:
         assert migrations.current(connection) is None
-    _run(empty_database_url, capsys.readouterr().out)
-    _same(declared, _catalog(empty_database_url))
+    migrate(database_url=empty_database_url)
+    capsys.readouterr()
+    made = _catalog(empty_database_url)
+    with connected(empty_database_url) as connection:
+        connection.execute(text(f"drop schema {SCHEMA} cascade"))
+        connection.commit()
+    _run(empty_database_url, script)
+    _same(made, _catalog(empty_database_url))
     with connected(empty_database_url) as connection:
         migrations.check(connection)
         assert connection.scalar(text("select count(*) from coordinator.lock")) == len(NAMES)
@@ -228,7 +236,9 @@ def test_a_migrated_store_passes_the_check(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
-def test_a_database_that_holds_not_all_of_unicode_is_refused(server_url: str, encoding: str) -> None:
+def test_a_database_that_holds_not_all_of_unicode_is_refused(
+    server_url: str, empty_database_url: str, encoding: str
+) -> None:
     """Names of addresses are Unicode; and what applications post in SQL would not be sent in UTF-8."""
     name = f"coordinator_{encoding.lower()}"
     with psycopg.connect(server_url, autocommit=True) as server:
@@ -237,6 +247,11 @@ def test_a_database_that_holds_not_all_of_unicode_is_refused(server_url: str, en
             url = urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
             with pytest.raises(SchemaMismatch, match=f"the encoding of the database is {encoding}, expected UTF8"):
                 migrations.upgrade(url)
+            with pytest.raises(SchemaMismatch, match=f"the encoding of the database is {encoding}, expected UTF8"):
+                migrations.script(url)
+            # the script was printed for another database
+            with pytest.raises(psycopg.errors.RaiseException, match=f"the encoding of the database is {encoding}, ex"):
+                _run(url, migrations.script(empty_database_url))
             with connected(url) as connection:
                 assert migrations.current(connection) is None
         finally:

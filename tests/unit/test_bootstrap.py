@@ -218,6 +218,19 @@ def test_the_compiled_part_is_made_again_when_it_has_changed(system: System) -> 
     system.changes(_COMPILED[0])
     for _ in range(2):
         assert system.bootstrap("check").returncode == 0
-    (again,) = system.called("python")[len(before) :]
+    (again,) = (line for line in system.called("python")[len(before) :] if " -m pip " in line)
     assert again.startswith("python -m pip install ")
     assert again.endswith(" --no-deps --no-build-isolation --editable . --editable clients/python")
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python3.11", str(shutil.which("false"))], ids=["gone", "another"])
+def test_an_environment_whose_python_was_replaced_is_made_anew(system: System, python: str) -> None:
+    """As by an upgrade of the system: its packages are for another Python, and its commands are not found."""
+    system.has(**_whole(id="echo 1000"))
+    venv = system.has_venv()
+    assert system.bootstrap("serve").returncode == 0
+    assert system.bootstrap("serve").stdout == ""
+    (venv / "bin/python").unlink()
+    (venv / "bin/python").symlink_to(python)
+    assert system.bootstrap("serve").returncode == 7
+    assert system.called("python3.11")[-1] == "python3.11 -m venv --clear .venv"

@@ -130,7 +130,7 @@ def post_many(
     """As :func:`post`, for many messages in one statement, in the order of their bodies, which are of one type. What
     else is given holds for each.
 
-    :raises ValueError: as :func:`post`, or the bodies are of several types.
+    :raises ValueError: as :func:`post`, or the bodies are of several types, or ``bodies`` is itself one.
     """
     terms = _Terms(properties, headers, group_id, delay, deliver_at, ttl, priority)
     _run(connection, _post_many(address, bodies, terms))
@@ -221,6 +221,8 @@ def _post(address: str, body: object, terms: _Terms) -> _Call:
 
 
 def _post_many(address: str, bodies: Sequence[object], terms: _Terms) -> _Call:
+    if isinstance(bodies, str | bytes | bytearray | memoryview | dict):  # each of its letters would be a body
+        raise ValueError(f"bodies is of type {type(bodies).__name__}; expected a list of bodies")
     encoded = [_encoded(body) for body in bodies]
     kinds = {kind for kind, _ in encoded} or {"text"}
     if len(kinds) > 1:

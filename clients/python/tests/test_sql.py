@@ -112,6 +112,17 @@ def test_many_messages_in_one_statement(running: Running, address: str, stored: 
     assert [each.priority for each in found[-2:]] == [7, 7]
 
 
+@pytest.mark.rule("X5")
+@pytest.mark.parametrize("one", ["tea", b"tea", bytearray(b"tea"), {"item": "tea"}], ids=lambda one: type(one).__name__)
+def test_one_body_is_not_taken_for_many(application: Application, one: Any) -> None:
+    """Each of its letters, octets or keys would be a message."""
+    says = f"bodies is of type {type(one).__name__}; expected a list of bodies"
+    with pytest.raises(ValueError, match=says):
+        sql.post_many(application, "orders", one)
+    with pytest.raises(ValueError, match=says):
+        asyncio.run(sql.post_many_async(application, "orders", one))  # type: ignore[arg-type]
+
+
 def _entries(application: Application, address: str) -> list[Any]:
     """Of each message: its priority, when it is due, and when it expires."""
     found = application.execute(

@@ -11,8 +11,8 @@ import org.springframework.transaction.support.TransactionSynchronizationManager
  * TransactionTemplate}, whose manager has the {@code DataSource} of the template. Errors are Spring's {@code
  * DataAccessException}.
  *
- * <p>Outside a transaction each method throws {@link IllegalTransactionStateException}: what it does would be committed by
- * itself, without your rows.
+ * <p>Outside a transaction, and in one whose manager has another {@code DataSource}, each method throws {@link
+ * IllegalTransactionStateException}: what it does would be committed by itself, without your rows.
  */
 public final class SpringSql {
     private final JdbcTemplate template;
@@ -44,6 +44,14 @@ public final class SpringSql {
         if (!TransactionSynchronizationManager.isActualTransactionActive()) {
             throw new IllegalTransactionStateException("there is no transaction: it would be committed without your rows");
         }
-        return Boolean.TRUE.equals(template.execute(call));
+        ConnectionCallback<Boolean> checked =
+                connection -> {
+                    if (connection.getAutoCommit()) {
+                        throw new IllegalTransactionStateException(
+                                "the transaction is of another DataSource: it would be committed without your rows");
+                    }
+                    return call.doInConnection(connection);
+                };
+        return Boolean.TRUE.equals(template.execute(checked));
     }
 }

@@ -152,4 +152,22 @@ class SqlTest {
                 DataAccessException.class,
                 () -> transaction.execute(status -> sql.discharge(new UUID(0, 0), false)));
     }
+
+    @Test
+    void aTransactionOfAnotherDataSourceTakesNothing() throws Exception {
+        String url = System.getProperty("coordinator.jdbc");
+        SpringSql sql = new SpringSql(new JdbcTemplate(new DriverManagerDataSource(url)));
+        TransactionTemplate other =
+                new TransactionTemplate(new DataSourceTransactionManager(new DriverManagerDataSource(url)));
+        String queue = Place.queue();
+        other.executeWithoutResult(
+                status ->
+                        assertThrows(
+                                IllegalTransactionStateException.class, () -> sql.post(Post.text(queue, "alone"))));
+        try (Connection own = Place.store()) {
+            Sql.post(own, Post.text(queue, "after it"));
+            own.commit();
+        }
+        assertEquals("after it", take(queue, 1).get(0).getBody(String.class));
+    }
 }

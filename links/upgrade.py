@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from ipaddress import ip_address
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from wsproto.connection import SERVER, Connection
 from wsproto.events import AcceptConnection, RejectConnection, RejectData, Request
@@ -33,6 +35,8 @@ class Door(NamedTuple):
     path: str
     #: where a web page may come from that connects, such as ``https://shop.example``
     origins: Collection[str]
+    #: whether clients may come in without a login
+    anonymous: bool
 
 
 class Upgrade:
@@ -90,9 +94,8 @@ class Upgrade:
         path = request.target.partition("?")[0]
         if path != self._door.path:
             return self._refuse(404, f"{self._expected}, not at {printable(path, _LONGEST)}")
-        # A web page may connect wherever its reader's browser can, as to a port of this machine that asks for no login.
-        for origin in (value.decode("latin-1") for name, value in headers if name == b"origin"):
-            if origin.lower() not in self._door.origins:
+        for origin in (value.decode("latin-1").lower() for name, value in headers if name == b"origin"):
+            if origin not in self._door.origins and not self._is_own(origin, request.host.lower()):
                 shown = printable(origin, _LONGEST)
                 return self._refuse(403, f"pages of {shown} may not connect: it is not in websocket.origins")
         if SUBPROTOCOL not in request.subprotocols:
@@ -101,6 +104,17 @@ class Upgrade:
         answer = self._handshake.send(AcceptConnection(subprotocol=SUBPROTOCOL))
         self.connection = self._handshake.connection
         return answer
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Whether the origin is the service's own host, which some clients send that are no browsers.
+
+        A web page may connect wherever its reader's browser can, as to a port of this machine that asks for no login;
+        and whoever has a name can have it lead there, after the page was read. So where no login is asked for, a host
+        is the service's own by its address alone.
+        """
+        if origin not in (f"http://{host}", f"https://{host}"):
+            return False
+        return not self._door.anonymous or _is_address(origin)
 
     def _refuse(self, status: int, why: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
         self.refused = why
@@ -112,3 +126,11 @@ class Upgrade:
         ]
         reject = RejectConnection(status_code=status, headers=[*headers, *about], has_body=True)
         return self._handshake.send(reject) + self._handshake.send(RejectData(data=body))
+
+
+def _is_address(origin: str) -> bool:
+    try:
+        host = urlsplit(origin).hostname or ""
+        return host == "localhost" or bool(ip_address(host))
+    except ValueError:
+        return False

@@ -16,7 +16,7 @@ import structlog
 
 from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition, Refusal
-from coordinator.login.logins import offered
+from coordinator.login.logins import ANONYMOUS, offered
 from coordinator.process import certificates
 from coordinator.process.children import Handed, Supervising
 from coordinator.process.listeners import loopback
@@ -186,12 +186,12 @@ class _Doors:
 
     def enter(self, place: Endpoint, sock: socket.socket) -> Connection:
         tls = self._tls if place.has_tls else None
+        mechanisms = offered(self._settings.login, loopback=loopback(place.host), tls=place.has_tls)
         if place.scheme in WEBSOCKET:
-            door = Door(place.path, self._settings.websocket.origins)
+            door = Door(place.path, self._settings.websocket.origins, ANONYMOUS in mechanisms)
             sock = WebSocket(sock, door) if tls is None else TlsWebSocket(sock, tls, door)
         elif tls is not None:
             sock = TlsSocket(sock, tls)
-        mechanisms = offered(self._settings.login, loopback=loopback(place.host), tls=place.has_tls)
         return Connection(self._reactor, self._service, sock, mechanisms)
 
 

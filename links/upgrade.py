@@ -109,7 +109,7 @@ class Upgrade:
         """Whether the origin is the service's own host, which some clients send that are no browsers.
 
         A web page may connect wherever its reader's browser can, as to a port of this machine that asks for no login;
-        and whoever has a name can have it lead there, after the page was read. So where no login is asked for, a host
+        and the owner of a name can have it lead there, after the page was read. So where no login is asked for, a host
         is the service's own by its address alone.
         """
         if origin not in (f"http://{host}", f"https://{host}"):

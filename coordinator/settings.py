@@ -82,25 +82,36 @@ class Endpoint(_Section):
     host: str
     port: int
     scheme: str = "amqp"
+    #: where WebSockets are taken; empty: the scheme has no path
+    path: str = ""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+    @property
+    def has_tls(self) -> bool:
+        return self.scheme in ("amqps", "wss", "https")
 
 
 #: The port where none is given, by scheme.
-_PORTS = {"amqp": 5672, "amqps": 5671, "http": 9672, "https": 9672, "postgresql": 5432}
-AMQP = ("amqp", "amqps")
+_PORTS = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443, "http": 9672, "https": 9672, "postgresql": 5432}
+#: AMQP over WebSockets
+WEBSOCKET = ("ws", "wss")
+AMQP = ("amqp", "amqps", *WEBSOCKET)
 SQL = ("postgresql",)
 HTTP = ("http", "https")
 
 
 def endpoint(url: str, schemes: tuple[str, ...] = AMQP) -> Endpoint:
     """Parse ``amqp://host:port``, or the same of other schemes. The default port is the scheme's; 0: any free port.
+    ``ws`` and ``wss`` have a path, ``/`` where none is given.
 
     :raises ValueError: saying what is wrong.
     """
-    expected = "expected " + " or ".join(f"{scheme}://host:port" for scheme in schemes)
+    expected = "expected " + " or ".join(
+        f"{scheme}://host:port{'/path' if scheme in WEBSOCKET else ''}" for scheme in schemes
+    )
     if any(not character.isprintable() or character.isspace() for character in url):
         raise ValueError(f"spaces or control characters in it; {expected}")
     parts = urlsplit(url if "://" in url else f"//{url}")
@@ -110,9 +121,12 @@ def endpoint(url: str, schemes: tuple[str, ...] = AMQP) -> Endpoint:
         port = parts.port
     except ValueError:
         raise ValueError(f"the port is not a number of 0 to 65535; {expected}") from None
-    if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+    path = (parts.path or "/") if parts.scheme in WEBSOCKET else parts.path.removesuffix("/")
+    wrong_path = not path.isascii() if parts.scheme in WEBSOCKET else path
+    if not parts.hostname or wrong_path or parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError(expected)
-    return Endpoint(host=parts.hostname, port=_PORTS[parts.scheme] if port is None else port, scheme=parts.scheme)
+    port = _PORTS[parts.scheme] if port is None else port
+    return Endpoint(host=parts.hostname, port=port, scheme=parts.scheme, path=path)
 
 
 def _shown(value: str) -> str:
@@ -418,7 +432,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class TlsSettings(_Section):
-    """TLS of `amqps://` (S2); SIGHUP has the files read again, for connections from then on."""
+    """TLS of `amqps://` and `wss://` (S2); SIGHUP has the files read again, for connections from then on."""
 
     certificate: Annotated[
         Path | None,
@@ -436,6 +450,28 @@ class TlsSettings(_Section):
         Literal["asked", "required"],
         Field(description="with `tls.client_ca`, whether TLS ends where a client shows no certificate"),
     ] = "asked"
+
+
+def _origin(value: str) -> str:
+    """:raises ValueError: it is no origin of web pages."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.netloc or value != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError("expected http://host or https://host:port, as browsers send it in Origin")
+    return value.lower()
+
+
+class WebSocketSettings(_Section):
+    """Web pages that connect at `ws://` and `wss://` (S13)."""
+
+    origins: Annotated[
+        tuple[Annotated[str, AfterValidator(_origin)], ...],
+        NoDecode,
+        BeforeValidator(_commas),
+        Field(
+            description="where web pages may come from that connect, such as `https://shop.example`; none: no page "
+            "may, as one of any site could reach the ports that its reader's browser can"
+        ),
+    ] = ()
 
 
 class MetricsSettings(_Section):
@@ -474,7 +510,7 @@ class MetricsSettings(_Section):
 
     @property
     def has_tls(self) -> bool:
-        return self.listen is not None and endpoint(self.listen, HTTP).scheme == "https"
+        return self.listen is not None and endpoint(self.listen, HTTP).has_tls
 
     @field_validator("listen")
     @classmethod
@@ -497,8 +533,9 @@ class Settings(_Section):
         BeforeValidator(_commas),
         Field(
             min_length=1,
-            description="where clients connect; port 0: any free one. `postgresql://127.0.0.1:5433`: where "
-            "applications reach the embedded server in SQL",
+            description="where clients connect: `amqp://`, `amqps://`, and `ws://host:port/path`, `wss://` for AMQP "
+            "over WebSockets; port 0: any free one. `postgresql://127.0.0.1:5433`: where applications reach the "
+            "embedded server in SQL",
         ),
     ] = ("amqp://127.0.0.1:5672",)
     database_url: Annotated[
@@ -543,6 +580,7 @@ class Settings(_Section):
     login: LoginSettings = LoginSettings()
     tokens: TokenSettings = TokenSettings()
     tls: TlsSettings = TlsSettings()
+    websocket: WebSocketSettings = WebSocketSettings()
     limits: LimitSettings = LimitSettings()
     addresses: AddressSettings = AddressSettings()
     retention: RetentionSettings = RetentionSettings()
@@ -579,7 +617,7 @@ class Settings(_Section):
 
     @property
     def has_tls(self) -> bool:
-        return any(endpoint(url).scheme == "amqps" for url in self.clients) or self.metrics.has_tls
+        return any(endpoint(url).has_tls for url in self.clients) or self.metrics.has_tls
 
     @field_validator("database_url")
     @classmethod

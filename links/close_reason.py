@@ -14,6 +14,7 @@ class CloseReason(StrEnum):
     CLIENT_READS_NOTHING = "client-reads-nothing"
     HOST_GONE = "host-gone"
     TLS_FAILED = "tls-failed"
+    WEBSOCKET_FAILED = "websocket-failed"
     LOGIN_FAILED = "login-failed"
     USER_LOCKED_OUT = "user-locked-out"
     TOKEN_EXPIRED = "token-expired"  # noqa: S105 - a name

@@ -20,11 +20,11 @@ from links.close_reason import USUAL, CloseReason
 from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
 from links.guard import FrameGuard
+from links.layer import Layer
 from links.listed import line, product
-from links.output import Output, TlsOutput
+from links.output import LayerOutput, Output
 from links.parked import Parked
 from links.sole import Sole, policy
-from links.tls import TlsSocket
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -129,11 +129,11 @@ class Connection(Client):
         self.asking = False
 
     def _output_of(self, sock: sockets.socket) -> Output:
-        if not isinstance(sock, TlsSocket):
+        if not isinstance(sock, Layer):
             return Output(self)
         sock.must_write = self.mark
         sock.must_read = lambda: self.reactor.read_in_turn(self)
-        return TlsOutput(self)
+        return LayerOutput(self)
 
     def __str__(self) -> str:
         """Return container and network address, for operators."""

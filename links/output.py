@@ -14,7 +14,7 @@ import structlog
 from links import engine
 from links.close_reason import CloseReason
 from links.frames import SentFrames
-from links.tls import TlsSocket
+from links.layer import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -295,15 +295,15 @@ class Output:
         self._kept = 0
 
 
-class TlsOutput(Output):
-    """Writes the output of a connection with TLS, of which the last encrypted octets may still have to be written."""
+class LayerOutput(Output):
+    """Writes the output of a connection with a layer, of which the last octets may still have to be written."""
 
     __slots__ = ()
 
     def write(self) -> None:
         connection = self._connection
         sock = connection.socket
-        assert isinstance(sock, TlsSocket)
+        assert isinstance(sock, Layer)
         if not sock.unsent or sock.flush():
             super().write()
         else:
@@ -315,4 +315,4 @@ class TlsOutput(Output):
     @property
     def has_any(self) -> bool:
         sock = self._connection.socket
-        return (isinstance(sock, TlsSocket) and sock.unsent) or super().has_any
+        return (isinstance(sock, Layer) and sock.unsent) or super().has_any

@@ -18,6 +18,7 @@ import structlog
 
 from coordinator.login.logins import peer_of
 from links.close_reason import CloseReason
+from links.layer import Layer
 
 log = structlog.get_logger(__name__)
 
@@ -35,14 +36,13 @@ _MOST_UNSENT = 1 << 16
 _NOT_SHOWN = "peer did not return a certificate"
 
 
-class TlsSocket(socket.socket):
-    """A socket with TLS. ``must_read`` is called when it has to be read again, though the socket may not be readable;
-    ``must_write`` when a read has caused output; ``distrusted``, with the reason, when it ends because the client has
-    no trusted certificate.
+class TlsSocket(Layer):
+    """A socket with TLS. ``distrusted`` is called, with the reason, when it ends because the client has no trusted
+    certificate.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
-        super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        super().__init__(sock)
         self._coming, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._coming, self._going, server_side=True)
         #: octets that the socket has not accepted
@@ -51,8 +51,6 @@ class TlsSocket(socket.socket):
         self._greeted = False
         self._shown: dict[str, Any] = {}
         self._over = False
-        self.must_read: Callable[[], None] = _nothing
-        self.must_write: Callable[[], None] = _nothing
         self.distrusted: Callable[[str], None] | None = None
 
     def certificate(self) -> dict[str, Any]:
@@ -89,7 +87,7 @@ class TlsSocket(socket.socket):
                 taken += more
         if taken == room or (taken and ended):  # the buffers may have more, which the socket does not report
             self.must_read()
-        if not self.flush():
+        if not self._flush_records():
             if self._greeted and len(self._unsent) > _MOST_UNSENT:
                 self._fails("it asks for answers, and reads none")
                 return 0
@@ -144,7 +142,7 @@ class TlsSocket(socket.socket):
         """Encrypt and send octets; return how many were at least encrypted."""
         if self._over or not self._greeted:
             raise OSError
-        if self._unsent and not self.flush():
+        if self._unsent and not self._flush_records():
             raise BlockingIOError
         sent, broken = 0, ""
         with memoryview(data) as view:
@@ -153,13 +151,16 @@ class TlsSocket(socket.socket):
                     sent += self._tls.write(view[sent : sent + _RECORD_OCTETS])
                 except ssl.SSLError as error:
                     broken = _reason(error)
-                self.flush()
+                self._flush_records()
         if broken:  # raised here: as the cause, the error of TLS would keep the data in memory
             raise OSError(broken)
         return sent
 
     def flush(self) -> bool:
         """Send the remaining octets; whether the socket has accepted all. An error is found by the next read."""
+        return self._flush_records()
+
+    def _flush_records(self) -> bool:
         if self._going.pending:
             self._unsent += self._going.read()
         if not self._unsent:
@@ -178,14 +179,9 @@ class TlsSocket(socket.socket):
         if self._greeted:
             with contextlib.suppress(ssl.SSLError):  # it requires the peer's end, which is not awaited
                 self._tls.unwrap()
-        self.flush()
+        self._flush_records()
         self._over = True
-        self.must_write = self.must_read = _nothing
         super().shutdown(how)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _reason(error: ssl.SSLError) -> str:

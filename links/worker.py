@@ -17,19 +17,21 @@ import structlog
 
 from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition, Refusal
-from coordinator.login.logins import offered
+from coordinator.login.logins import ANONYMOUS, offered
 from coordinator.process import certificates
 from coordinator.process.children import Handed, Supervising
 from coordinator.process.listeners import loopback
 from coordinator.process.worker_reports import Reporting
 from coordinator.secret_file import FileInvalid
 from coordinator.service import Service
-from coordinator.settings import Endpoint, Settings
+from coordinator.settings import WEBSOCKET, Endpoint, Settings
 from coordinator.version import VERSION
 from links.close_reason import CloseReason
 from links.connection import Connection
 from links.reactor import Reactor
 from links.tls import TlsSocket
+from links.upgrade import Door
+from links.websocket import TlsWebSocket, WebSocket
 from store import migrations, recovery
 from store.database import Patience, connected
 from store.errors import Contended, StoreError, StoreUnavailable
@@ -182,7 +184,7 @@ def _token_logins(handed: Handed, service: Service) -> TokenLogins:
 
 
 class _Doors:
-    """Accepts connections of clients, with TLS or without."""
+    """Accepts connections of clients, with TLS or without, over WebSockets or not."""
 
     def __init__(self, reactor: Reactor, service: Service, settings: Settings, tls: ssl.SSLContext | None) -> None:
         self._reactor = reactor
@@ -200,12 +202,14 @@ class _Doors:
             log.error("certificates not read again", reason=str(error))
 
     def enter(self, place: Endpoint, sock: socket.socket) -> Connection:
-        tls = place.scheme == "amqps"
-        if tls:
-            assert self._tls is not None
-            sock = TlsSocket(sock, self._tls)
+        tls = self._tls if place.has_tls else None
         tokens = self._settings.tokens.issuer is not None
-        mechanisms = offered(self._settings.login, loopback=loopback(place.host), tls=tls, tokens=tokens)
+        mechanisms = offered(self._settings.login, loopback=loopback(place.host), tls=place.has_tls, tokens=tokens)
+        if place.scheme in WEBSOCKET:
+            door = Door(place.path, self._settings.websocket.origins, ANONYMOUS in mechanisms)
+            sock = WebSocket(sock, door) if tls is None else TlsWebSocket(sock, tls, door)
+        elif tls is not None:
+            sock = TlsSocket(sock, tls)
         return Connection(self._reactor, self._service, sock, mechanisms)
 
 

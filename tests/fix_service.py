@@ -118,7 +118,7 @@ class Service:
         threading.Thread(target=self._read, args=(self._log,), daemon=True).start()
         line = self.wait_for(lambda line: line.get("event") == "listening", since=seen)
         self.ports = [urlsplit(place).port or 0 for place in line["listen"]]
-        assert len(self.ports) == len([url for url in self.listens if url.startswith("amqp")]), line
+        assert len(self.ports) == len([url for url in self.listens if url.startswith(("amqp", "ws"))]), line
         self.port = self.ports[0]
 
     def stop(self) -> int:

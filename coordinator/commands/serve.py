@@ -19,7 +19,8 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="Where clients connect, amqp://host:port, or amqps:// with TLS; may be repeated. Port 0: a free one. "
+            help="Where clients connect, amqp://host:port, or amqps:// with TLS; ws:// and wss:// over WebSockets. May "
+            "be repeated. Port 0: a free one. "
             "postgresql://127.0.0.1:port: where applications reach its own server in SQL. "
             "Default: amqp://127.0.0.1:5672.",
         ),

@@ -22,7 +22,7 @@ def load(settings: TlsSettings) -> ssl.SSLContext:
     :raises FileInvalid: a file cannot be used, the certificate has expired, or other users may read the key.
     """
     if settings.certificate is None or settings.key is None:
-        raise FileInvalid("amqps and https need tls.certificate and tls.key")
+        raise FileInvalid("amqps, wss and https need tls.certificate and tls.key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)

@@ -90,7 +90,7 @@ class Handed:
     listeners: Sequence[socket.socket] = ()
     #: the address of each listener
     places: Sequence[Endpoint] = ()
-    #: the TLS context of `amqps` listeners
+    #: the TLS context of `amqps` and `wss` listeners
     tls: ssl.SSLContext | None = None
     #: the worker's number, from 0
     number: int = 0

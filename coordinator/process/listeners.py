@@ -44,11 +44,11 @@ def listen(
     try:
         for url in urls:
             wanted = endpoint(url, schemes)
-            scheme = wanted.scheme
             for family, host, port in _bindable(url, wanted):
+                place = wanted.model_copy(update={"host": host, "port": port})
                 for own in sockets:
-                    own.append(_listening(family, Endpoint(host=host, port=port, scheme=scheme)))
-                places.append(Endpoint(host=host, port=port, scheme=scheme))
+                    own.append(_listening(family, place))
+                places.append(place)
     except BaseException:
         for own in sockets:
             for each in own:
@@ -209,4 +209,4 @@ def warn_without_users(settings: Settings, places: Sequence[Endpoint], database_
 
 
 def _anonymous(settings: Settings, place: Endpoint) -> bool:
-    return ANONYMOUS in offered(settings.login, loopback=loopback(place.host), tls=place.scheme == "amqps")
+    return ANONYMOUS in offered(settings.login, loopback=loopback(place.host), tls=place.has_tls)

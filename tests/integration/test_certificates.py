@@ -97,7 +97,7 @@ def test_a_key_with_a_passphrase(good: TlsSettings, tmp_path: Path) -> None:
 def test_the_service_does_not_start(serve: Serve, tmp_path: Path) -> None:
     listen = ("--listen", "amqps://127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
     for more, said in (
-        ({}, "amqps and https need tls.certificate and tls.key"),
+        ({}, "amqps, wss and https need tls.certificate and tls.key"),
         ({"COORDINATOR_TLS__CERTIFICATE": "/none.pem", "COORDINATOR_TLS__KEY": "/none.key"}, "/none.pem: No such file"),
     ):
         service = serve(*listen, **more)

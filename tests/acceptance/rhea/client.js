@@ -83,8 +83,9 @@ class Inbox {
 }
 
 class Client {
-    constructor(port, prefix) {
-        this.port = port;
+    // `place`: what rhea is to connect to.
+    constructor(place, prefix) {
+        this.place = place;
         this.prefix = prefix;
         this.connections = [];
     }
@@ -96,7 +97,7 @@ class Client {
 
     async connect(options = {}) {
         const container = rhea.create_container();
-        const connection = container.connect({ host: '127.0.0.1', port: this.port, reconnect: false, ...options });
+        const connection = container.connect({ ...this.place, reconnect: false, ...options });
         connection.setMaxListeners(0);
         this.connections.push(connection);
         await next(connection, 'connection_open');

@@ -120,7 +120,7 @@ async function sole(client) {
         new Promise((resolve) => connection.once('connection_error', () => resolve(String(connection.error.condition))));
     const second = rhea
         .create_container()
-        .connect({ host: '127.0.0.1', port: client.port, reconnect: false, ...alone('rhea-refuse', rhea.types.wrap_uint(0)) });
+        .connect({ ...client.place, reconnect: false, ...alone('rhea-refuse', rhea.types.wrap_uint(0)) });
     const refused = await errorOf(second);
     const first = await client.connect(alone('rhea-close', rhea.types.wrap_uint(1)));
     const end = errorOf(first);
@@ -151,7 +151,7 @@ function oauthbearer(token) {
 async function login(client) {
     const { LOGIN_USER, LOGIN_PASSWORD, LOGIN_MECHANISM } = process.env;
     const container = rhea.create_container();
-    const options = { host: '127.0.0.1', port: client.port, reconnect: false };
+    const options = { ...client.place, reconnect: false };
     if (LOGIN_MECHANISM === 'PLAIN') Object.assign(options, { username: LOGIN_USER, password: LOGIN_PASSWORD });
     if (LOGIN_MECHANISM === 'XOAUTH2') Object.assign(options, { username: LOGIN_USER, token: LOGIN_PASSWORD });
     if (LOGIN_MECHANISM === 'OAUTHBEARER') options.sasl_mechanisms = oauthbearer(LOGIN_PASSWORD);

@@ -461,7 +461,7 @@ def _origin(value: str) -> str:
 
 
 class WebSocketSettings(_Section):
-    """Web pages that connect at `ws://` and `wss://` (S13)."""
+    """Web pages that connect at `ws://` and `wss://` (S14)."""
 
     origins: Annotated[
         tuple[Annotated[str, AfterValidator(_origin)], ...],

@@ -168,6 +168,9 @@ class Booted:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
+        self._first = ""
+
+    def wait_until_up(self) -> None:
         children = Path(f"/proc/{self._container.pid}/task/{self._container.pid}/children")
         _wait_until(lambda: bool(children.read_text()), "systemd is started")
         self._first = children.read_text().split()[0]
@@ -175,7 +178,7 @@ class Booted:
         _wait_until(lambda: self._tried("systemctl", "is-system-running").stdout.strip() in up, "systemd is up")
 
     def _tried(self, *command: str) -> subprocess.CompletedProcess[str]:
-        inside = ["nsenter", f"--target={self._first}", "--all", "--root", "--wd=/tour"]
+        inside = ["nsenter", f"--target={self._first}", "--all", "--root", "--wdns=/tour"]
         return subprocess.run(
             [*inside, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False
         )
@@ -208,6 +211,7 @@ def test_the_package_serves_under_systemd_and_leaves_its_data(dist: Path) -> Non
         shutil.copy(package, tree.folder)
         _save_programs(tree, "amqp://127.0.0.1:5672")
         with closing(Booted(tree)) as machine:
+            machine.wait_until_up()
             machine.run("dpkg", "--install", f"/{package.name}")
             owner = machine.run("stat", "--format=%U:%G %a", "/var/lib/coordinator")
             assert owner == "coordinator:coordinator 700\n"

@@ -102,8 +102,11 @@ def of_replay(
             elif goal is not None:
                 go[goals.name_of(goal[0])] += 1
     which = "the group that they came from" if to is None else "all groups"
-    lines = [f"{count:,} letters are posted anew to {which} of {shown(address)}." for address, count in go.items()]
-    lines += [f"{count:,} letters stay: {why}." for why, count in stay.items()]
+    lines = [
+        f"{count:,} {'letter is' if count == 1 else 'letters are'} posted anew to {which} of {shown(address)}."
+        for address, count in go.items()
+    ]
+    lines += [f"{count:,} {'letter stays' if count == 1 else 'letters stay'}: {why}." for why, count in stay.items()]
     if others:
         lines.append(f"That is of the first {looked:,} letters; if there are others, they follow likewise.")
     return lines or ["No letter is there that would be posted."]

@@ -159,7 +159,7 @@ def test_one_letter_a_group_of_them_and_all_are_replayed(
     letter = anna.ask(next(each for each in page.links if "/letter?" in each))
     one = anna.ask(next(each for each in letter.links if "ids=" in each))
     looked = anna.answer(one, look="1")
-    assert f"1 letters are posted anew to the group that they came from of '{address}'." in looked.text("p")
+    assert f"1 letter is posted anew to the group that they came from of '{address}'." in looked.text("p")
     assert facts(anna.answer(looked, reason="mended"))["Replayed"] == "1"
     alike = anna.answer(anna.ask(next(each for each in page.links if "like=" in each)), look="1", to=f"{address}-2")
     assert f"2 letters stay: there is no address '{address}-2' with a consumer group." in alike.text("p")

@@ -58,6 +58,8 @@ class Installed:
             "pip",
             "install",
             "--quiet",
+            "--refresh-package",  # else uv takes a wheel of this name that was made here before
+            _NAME,
             "--find-links",
             dist,
             "--python",

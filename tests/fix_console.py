@@ -236,3 +236,11 @@ def rows(operator: Operator, path: str) -> Iterator[list[str]]:
         assert page.status == 200, page.html
         yield [unescape(each) for each in re.findall(r'<tr>\s*<td><a href="([^"]*)"', page.html)]
         following = page.following
+
+
+@pytest.fixture(scope="module")
+def anna(service: Service) -> Operator:
+    """An operator who has logged in to the module's service."""
+    operator = Operator(service)
+    operator.log_in()
+    return operator

@@ -37,13 +37,6 @@ def service(token_settings: dict[str, str]) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def anna(service: Service) -> Operator:
-    operator = Operator(service)
-    operator.log_in()
-    return operator
-
-
-@pytest.fixture(scope="module")
 def bob(service: Service) -> Operator:
     operator = Operator(service)
     operator.log_in(token=f"another-{api.OPERATOR}")

@@ -26,13 +26,6 @@ def service(token_settings: dict[str, str]) -> Iterator[Service]:
         yield service
 
 
-@pytest.fixture(scope="module")
-def anna(service: Service) -> Operator:
-    operator = Operator(service)
-    operator.log_in()
-    return operator
-
-
 def rows_of(page: Page) -> int:
     return page.html.count("<tr>") - page.html.count("<thead>")
 

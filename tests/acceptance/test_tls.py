@@ -22,9 +22,9 @@ from tests.fix_certificates import NONSENSE, Authority, authority, key_of
 from tests.fix_compiled import both_rules
 from tests.fix_service import Service, running_service
 from tests.fix_users import PASSWORD, add_users
-from tests.wire.frames import AMQP_HEADER, Accepted
-from tests.wire.messages import data
+from tests.wire.frames import AMQP_HEADER
 from tests.wire.peer import PATIENCE, Ended, Peer
+from tests.wire.queues import goes_through, reads_late
 from tests.wire.sasl import Login, ScramClient, plain
 
 _names = count()
@@ -88,10 +88,7 @@ def test_messages_go_through(dial: Dial, ca: Authority, address: str, version: s
     context.minimum_version = context.maximum_version = version
     peer = dial(context=context)
     peer.open()
-    session = peer.begin()
-    body = os.urandom(size)
-    assert session.sender(address).outcome(data(body)) == Accepted()
-    assert session.receiver(address, credit=1).take().body == body
+    goes_through(peer.begin(), address, size)
     assert peer.close().error is None
 
 
@@ -100,17 +97,7 @@ def test_a_peer_that_reads_late_gets_all(dial: Dial, address: str) -> None:
     """What its socket does not take waits, and goes on when there is room."""
     peer = dial()
     peer.open()
-    session = peer.begin()
-    bodies = [os.urandom(1_000_000) for _ in range(20)]
-    sender = session.sender(address)
-    for body in bodies:
-        assert sender.outcome(data(body)) == Accepted()
-    receiver = session.receiver(address)
-    receiver.credit(20)
-    other = dial()
-    other.open()  # the service has answered: it has sent what the socket takes
-    other.close()
-    assert [delivery.body for delivery in receiver.take_many(20)] == bodies
+    reads_late(peer.begin(), address, dial)
 
 
 class Octets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -16,8 +15,9 @@ from tests.fix_certificates import Authority, key_of
 from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service, running
 from tests.fix_websocket import WebSockets
-from tests.wire.frames import AMQP_HEADER, Accepted, Close
+from tests.wire.frames import AMQP_HEADER, Close
 from tests.wire.messages import data
+from tests.wire.queues import goes_through, reads_late
 from tests.wire.websocket import (
     ACCEPT,
     BINARY,
@@ -111,10 +111,7 @@ def _of(sock: socket.socket) -> Callable[[dict[str, Any]], bool]:
 def test_messages_go_through(dial: Dial, address: str, tls: bool, size: int) -> None:
     peer = dial(tls=tls)
     peer.open()
-    session = peer.begin()
-    body = os.urandom(size)
-    assert session.sender(address).outcome(data(body)) == Accepted()
-    assert session.receiver(address, credit=1).take().body == body
+    goes_through(peer.begin(), address, size)
     peer.send(Close())
     assert peer.wait(Close).error is None
     assert peer.web.read() == Message(CLOSE, (1000).to_bytes(2, "big"))
@@ -127,17 +124,7 @@ def test_a_peer_that_reads_late_gets_all(dial: Dial, address: str, tls: bool) ->
     """What its socket does not take waits, and so does the answer to its last ping."""
     peer = dial(tls=tls)
     peer.open()
-    session = peer.begin()
-    bodies = [os.urandom(1_000_000) for _ in range(20)]
-    sender = session.sender(address)
-    for body in bodies:
-        assert sender.outcome(data(body)) == Accepted()
-    receiver = session.receiver(address)
-    receiver.credit(20)
-    other = dial()
-    other.open()  # the service has answered: it has sent what the socket takes
-    other.close()
-    assert [delivery.body for delivery in receiver.take_many(20)] == bodies
+    reads_late(peer.begin(), address, dial)
 
 
 @pytest.mark.rule("S14", "P14")

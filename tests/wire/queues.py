@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from coordinator.address.addresses import dead_letter_name
 from tests.wire.frames import Accepted, Rejected, Source
 from tests.wire.links import Receiver
 from tests.wire.messages import data
-from tests.wire.peer import PATIENCE, Session
+from tests.wire.peer import PATIENCE, Peer, Session
 from tests.wire.types import Described, Symbol, ULong
 
 SELECTOR, NO_LOCAL = ULong(0x468C_0000_0004), ULong(0x468C_0000_0003)
@@ -34,6 +36,27 @@ def post(session: Session, address: str, *bodies: bytes) -> None:
     for body in bodies:
         assert sender.outcome(data(body)) == Accepted()
     sender.detach()
+
+
+def goes_through(session: Session, address: str, size: int) -> None:
+    """A message of ``size`` octets is posted, and comes as it was."""
+    body = os.urandom(size)
+    assert session.sender(address).outcome(data(body)) == Accepted()
+    assert session.receiver(address, credit=1).take().body == body
+
+
+def reads_late(session: Session, address: str, dial: Callable[[], Peer]) -> None:
+    """The session is sent more than its socket takes before it reads; nothing is lost. ``dial``: connects another."""
+    bodies = [os.urandom(1_000_000) for _ in range(20)]
+    sender = session.sender(address)
+    for body in bodies:
+        assert sender.outcome(data(body)) == Accepted()
+    receiver = session.receiver(address)
+    receiver.credit(20)
+    other = dial()
+    other.open()  # the service has answered: it has sent what the socket takes
+    other.close()
+    assert [delivery.body for delivery in receiver.take_many(20)] == bodies
 
 
 def browse(session: Session, address: str) -> list[bytes]:

@@ -9,9 +9,8 @@ from store.codec.encoding import DecodeError, decode
 from store.codec.message import (
     APPLICATION_PROPERTIES,
     DATA,
+    FIELD_NAMES,
     FOOTER,
-    HEADER,
-    PROPERTIES,
     SECTION_NAMES,
     sections,
 )
@@ -20,13 +19,6 @@ from store.codec.values import Described, Map
 #: characters of a section, and sections
 _LONGEST = 20_000
 _MOST = 100
-_FIELDS = {
-    HEADER: ("durable", "priority", "ttl", "first-acquirer", "delivery-count"),
-    PROPERTIES: (
-        *("message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding"),
-        *("absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id"),
-    ),
-}
 
 
 def contents(octets: bytes, *, whole: bool) -> list[tuple[str, str]]:
@@ -50,8 +42,8 @@ def contents(octets: bytes, *, whole: bool) -> list[tuple[str, str]]:
 
 
 def _section(code: int, value: object) -> str:
-    if code in _FIELDS and isinstance(value, list):
-        return _lines(zip(_FIELDS[code], value, strict=False))
+    if code in FIELD_NAMES and isinstance(value, list):
+        return _lines(zip(FIELD_NAMES[code], value, strict=False))
     return _lines(value) if isinstance(value, Map) else _text(value)
 
 

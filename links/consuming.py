@@ -145,7 +145,7 @@ class Consuming(Outgoing):
         txn = service.registry.for_work(txn_id, self.connection)
         if txn is not None:
             if self._acquiring is not txn:
-                self._acquiring, self.in_txn = txn, states.acquired_in(txn.id)
+                self._acquiring, self.in_txn = txn, states.declared(txn.id)
             return True
         if txn_id and (self._acquiring is None or self._acquiring.id != txn_id):
             # not here: who asks for the room goes through the consumers

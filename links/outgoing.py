@@ -286,13 +286,9 @@ class Outgoing(Delivering):
             self.draining = False
             self._send_head(self._large, octets)
             return delivery
-        if self.in_txn:
-            delivery = steps.outgoing_delivery(pointer, tag)
+        delivery = steps.send_whole(pointer, tag, octets)
+        if self.in_txn:  # the engine writes it with the transfer, which is made later
             engine.set_state(delivery, engine.TRANSACTIONAL, self.in_txn)
-            engine.link_send(pointer, octets, len(octets))
-            engine.link_advance(pointer)
-        else:
-            delivery = steps.send_whole(pointer, tag, octets)
         connection = self.connection
         connection.output.handed += len(octets)
         self.credit -= 1

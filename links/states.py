@@ -56,7 +56,9 @@ _LONGEST_ERROR = 1000
 
 
 def declared(txn_id: bytes) -> bytes:
-    """Encode the fields of ``declared``; ``txn_id`` has 16 octets."""
+    """Encode the fields of ``declared``, and of a ``transactional-state`` without an outcome; ``txn_id`` has 16
+    octets.
+    """
     return b"\xc0\x13\x01\xa0\x10" + txn_id
 
 
@@ -74,11 +76,6 @@ def rejected_in(txn_id: bytes, refusal: Refusal, tag: bytes | None) -> bytes:
         fields.append(encode_map([encode_symbol(DELIVERY_TAG) + encode_binary(tag)]))
     error = b"\x00\x53\x1d" + encode_list(fields)
     return encode_list([b"\xa0\x10" + txn_id, b"\x00\x53\x25" + encode_list([error])])
-
-
-def acquired_in(txn_id: bytes) -> bytes:
-    """Encode the fields of ``transactional-state(txn-id)``."""
-    return b"\xc0\x13\x01\xa0\x10" + txn_id
 
 
 def retired_in(txn_id: bytes, kind: Kind) -> bytes:

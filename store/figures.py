@@ -363,6 +363,16 @@ class Figures:
     #: how long it took
     seconds: float = 0.0
 
+    @property
+    def all_undecided(self) -> int | None:
+        """The number of undecided transactions, plain and checkable."""
+        return None if self.undecided is None else self.undecided.plain + self.undecided.checkable
+
+    @property
+    def all_letters(self) -> int | None:
+        """The number of dead letters, of all addresses."""
+        return None if self.dead_letters is None else sum(each.count for each in self.dead_letters)
+
 
 class FigureReader:
     """Reads the figures. Call ``read()`` from time to time; decisions are counted from the first call on."""

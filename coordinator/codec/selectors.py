@@ -38,7 +38,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
 from store.codec.encoding import DecodeError, contents, pairs, scalar, skip
-from store.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
+from store.codec.message import APPLICATION_PROPERTIES, FIELD_NAMES, HEADER, PROPERTIES, fields_of, sections
 
 if TYPE_CHECKING:
     from coordinator.memory import Account
@@ -202,11 +202,9 @@ class View:
         return self._message[at] == 0x98
 
 
-_HEADER_FIELDS = ("durable", "priority", "ttl", "first_acquirer", "delivery_count")
-PROPERTY_FIELDS = (
-    "message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
-    "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id",
-)  # fmt: skip
+_HEADER_FIELDS, PROPERTY_FIELDS = (
+    tuple(name.replace("-", "_") for name in FIELD_NAMES[code]) for code in (HEADER, PROPERTIES)
+)
 _MESSAGE_ID, _USER_ID, _SUBJECT, _CORRELATION_ID = 0, 1, 3, 5
 _CREATION_TIME, _GROUP_ID, _GROUP_SEQUENCE = 9, 10, 11
 _DEFAULT_PRIORITY = 4

@@ -111,6 +111,11 @@ def database(config: Path | None, database_url: str | None, data_dir: Path | Non
     return database_of(settings(config, database_url=database_url, data_dir=data_dir), database_url, data_dir, status)
 
 
+def is_embedded(found: Settings, database_url: str | None, data_dir: Path | None) -> bool:
+    """Whether the store is the embedded server's: a folder on the command line wins over a URL in the settings."""
+    return found.database_url is None or (database_url is None and data_dir is not None)
+
+
 def database_of(found: Settings, database_url: str | None, data_dir: Path | None, status: int = 1) -> str:
     """Do as :func:`database`, with settings that were read with the flags."""
     if database_url is not None and data_dir is not None:
@@ -119,8 +124,7 @@ def database_of(found: Settings, database_url: str | None, data_dir: Path | None
     from store.embedded.programs import EmbeddedError
     from store.embedded.running import running_url
 
-    # A folder on the command line wins over a URL in the settings.
-    if found.database_url is not None and (database_url is not None or data_dir is None):
+    if found.database_url is not None and not is_embedded(found, database_url, data_dir):
         return found.database_url.get_secret_value()
     try:
         return running_url(found.data_dir or default_data_dir())

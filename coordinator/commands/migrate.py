@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database_of, fail, settings
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database_of, fail, is_embedded, settings
 
 
 def migrate(
@@ -21,7 +21,7 @@ def migrate(
     """Bring the database's schema to this version. An embedded server is migrated at the start of the service."""
     found = settings(config, database_url=database_url, data_dir=data_dir)
     url = database_of(found, database_url, data_dir)
-    embedded = found.database_url is None or (database_url is None and data_dir is not None)
+    embedded = is_embedded(found, database_url, data_dir)
     from store import migrations
     from store.errors import StoreError
 

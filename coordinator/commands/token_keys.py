@@ -15,6 +15,10 @@ from store.database import BRIEF, connected
 from store.errors import StoreError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from sqlalchemy import Connection
+
     from coordinator.login.tokens import Keys
     from coordinator.process.children import Handed
 
@@ -82,12 +86,13 @@ class _Reading:
             self._keys = keys
             self._handed.supervising.send(token_keys=list(keys))
 
+    def _store(self) -> AbstractContextManager[Connection]:
+        return connected(self._handed.database_url, application_name="coordinator keys", patience=BRIEF)
+
     def _from_store(self) -> Keys | None:
         settings = self._handed.settings.tokens
         try:
-            with connected(
-                self._handed.database_url, application_name="coordinator keys", patience=BRIEF
-            ) as connection:
+            with self._store() as connection:
                 self._kept = token_keys.read(connection, settings.issuer or "")
         except StoreError as error:
             _log.warning("the last keys of the issuer of tokens are not in reach", reason=str(error))
@@ -99,9 +104,7 @@ class _Reading:
             return
         issuer = self._handed.settings.tokens.issuer or ""
         try:
-            with connected(
-                self._handed.database_url, application_name="coordinator keys", patience=BRIEF
-            ) as connection:
+            with self._store() as connection:
                 token_keys.keep(connection, issuer, keys)
             self._kept = keys
         except StoreError as error:

@@ -45,12 +45,12 @@ class Live:
     def _shown(self, figures: Figures) -> dict[str, str]:
         """Return HTML by the name of the element that it is in (``data-live``)."""
         wanting = "; ".join(self._measuring.wanting())
-        undecided, letters, state = figures.undecided, figures.dead_letters, figures.state
+        undecided, state = figures.undecided, figures.state
         connected = sum(self._measuring.workers.now("connections").values())
         counts = {
-            "undecided": None if undecided is None else undecided.plain + undecided.checkable,
+            "undecided": figures.all_undecided,
             "unchecked": None if undecided is None else undecided.waiting,
-            "letters": None if letters is None else sum(each.count for each in letters),
+            "letters": figures.all_letters,
             "connected": connected,
             "alive": None if state is None else state.instances_alive,
             "silent": None if state is None else state.instances_silent,

@@ -47,7 +47,7 @@ class Recent:
             wanted: None if figures.state is None else float(sum(n for (each, _), n in told.items() if each == wanted))
             for wanted in ("commit", "rollback")
         }
-        undecided, letters, entries = figures.undecided, figures.dead_letters, figures.entries
+        entries = figures.entries
         seen = Seen(
             at=now,
             commits=decided["commit"],
@@ -55,8 +55,8 @@ class Recent:
             batches=sum(counted.seconds),
             seconds=counted.seconds_total,
             waiting=None if entries is None else float(sum(each.ready for each in entries)),
-            undecided=None if undecided is None else float(undecided.plain + undecided.checkable),
-            letters=None if letters is None else float(sum(each.count for each in letters)),
+            undecided=figures.all_undecided,
+            letters=figures.all_letters,
         )
         self._looks = (*(each for each in self._looks[1 - _MOST :] if each.at > now - SECONDS), seen)
 

@@ -42,6 +42,14 @@ SECTION_NAMES = {
     PROPERTIES: "properties", APPLICATION_PROPERTIES: "application-properties", DATA: "data",
     SEQUENCE: "amqp-sequence", VALUE: "amqp-value", FOOTER: "footer",
 }  # fmt: skip
+#: the fields of header and properties (sections 3.2.1 and 3.2.4)
+FIELD_NAMES = {
+    HEADER: ("durable", "priority", "ttl", "first-acquirer", "delivery-count"),
+    PROPERTIES: (
+        "message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding",
+        "absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id",
+    ),
+}  # fmt: skip
 _SYMBOLS = {
     "amqp:header:list": HEADER, "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
     "amqp:message-annotations:map": MESSAGE_ANNOTATIONS, "amqp:properties:list": PROPERTIES,
@@ -66,7 +74,7 @@ CHECKS = ("check-immunity-ms", "check-interval-ms", "check-most")
 #: offset in the properties list (section 3.2.4)
 _TO, _ABSOLUTE_EXPIRY, _GROUP_ID = 2, 8, 10
 #: fields of header and properties
-_FIELDS = {HEADER: 5, PROPERTIES: 13}
+_FIELDS = {code: len(names) for code, names in FIELD_NAMES.items()}
 #: the most sections of one message: each costs time, however small it is
 MOST_SECTIONS = 10_000
 #: the most octets of a section whose facts are cached

@@ -1,10 +1,11 @@
-# `make` alone prints what there is: the lines that begin with "#:" below.
-# Every target that needs .venv begins with .ci/bootstrap, which makes it from a clean clone and does nothing when it is there.
+# `make` alone prints what there is: the lines that begin with "#:" below. Every target that needs .venv begins with
+# .ci/bootstrap, which makes it from a clean clone and does nothing when it is there.
 
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve dist deb test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark fuzz watch-kills demo release-check clean
+.PHONY: help serve dist deb test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark \
+    fuzz watch-kills demo release-check clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -73,7 +74,8 @@ PEERS_JMS ?= post-1x8,post-1x64,post-10x8,transfer-1x8,transfer-10x8
 bench-peers:
 	@.ci/bootstrap test
 	$(BIN)/python -m tests.benchmarks.run --artemis --broker-j --rocketmq --rounds 3 --cells '$(PEERS)' $(ARGS)
-	$(BIN)/python -m tests.benchmarks.run --artemis --broker-j --rounds 3 --client jms --cells '$(PEERS_JMS)' --seconds 6 $(ARGS)
+	$(BIN)/python -m tests.benchmarks.run --artemis --broker-j --rounds 3 --client jms --cells '$(PEERS_JMS)' \
+		--seconds 6 $(ARGS)
 
 #: make bench-spark the reconciliation at size, beside  ARGS="--database-url URL --halves 1000000"
 #:                  Spark's JDBC reader and plain SQL; the database is made anew
@@ -91,7 +93,8 @@ KILLS ?= 20
 #: make watch-kills coordinator watch, killed 20 times while messages come: each row is counted once; KILLS=100 for more
 watch-kills:
 	@.ci/bootstrap test
-	COORDINATOR_TEST_WATCH_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s -o faulthandler_timeout=$$((900 + 120 * $(KILLS))) \
+	COORDINATOR_TEST_WATCH_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s \
+		-o faulthandler_timeout=$$((900 + 120 * $(KILLS))) \
 		tests/integration/test_watch_outcomes.py -k over_kills $(ARGS)
 
 #: make demo        10,000 orders with crashes, without and with check-back,
@@ -136,4 +139,5 @@ release-check:
 
 #: make clean       remove .venv and everything built
 clean:
-	rm -rf .venv build dist *.egg-info clients/python/build clients/python/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist *.egg-info clients/python/build clients/python/*.egg-info \
+		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

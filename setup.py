@@ -26,8 +26,8 @@ _HOT = {
     "coordinator/address": "enqueue nodes",
     "coordinator": "checkable control in_store instance memory outcomes posts registry retirement service transaction "
     "transitions",
-    "links": "browsing checking client connection consuming control_link endpoints engine frames guard incoming link loop "
-    "outgoing output posting reactor states steps",
+    "links": "browsing checking client connection consuming control_link endpoints engine frames guard incoming link "
+    "loop outgoing output posting reactor states steps",
     "store/commit": "batch checkable group_commit parameters terms",
     "store/codec": "encoding message",
     "store": "arrays ids libpq turns",
@@ -40,8 +40,8 @@ if _MYPYC:
     # Tests by day compile without optimization, in half the time.
     optimization = os.environ.get("RULES_OPTIMIZATION", "2")
 
-    # Of more than one worker of mypy nothing comes out, and no error. Without its cache: what it finds, and in what order,
-    # is the same each time.
+    # Of more than one worker of mypy nothing comes out, and no error. Without its cache: what it finds, and in what
+    # order, is the same each time.
     flags = ["--config-file", "setup.cfg", "--num-workers", "0", "--cache-dir", os.devnull]
     _extensions += mypycify(
         [*flags, *_RULES], opt_level=optimization, debug_level="0", multi_file=True, target_dir="build/rules"

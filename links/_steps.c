@@ -69,7 +69,7 @@ static bool have(Py_ssize_t count, Py_ssize_t wanted) {
     return false;
 }
 
-/* bind(library, types, events): types of pointers to a collector, an event, a link, a delivery and a session; the numbers
+/* bind(library, types, events): types of pointers to a collector, an event, a link, a delivery and a session; numbers
  * of the events about deliveries, flows and transports. ImportError where anything is not there. */
 static PyObject *bind(PyObject *self, PyObject *args) {
     const char *path;
@@ -127,7 +127,7 @@ static ssize_t fields_of(void *delivery, char room[MOST_OF_A_STATE]) {
     return pn_data_encode(pn_disposition_data(pn_delivery_remote(delivery)), room, MOST_OF_A_STATE);
 }
 
-/* What a link's object has done: QUIET where it asks itself for what is to be written. A reference is taken from here. */
+/* What a link's object has done: QUIET where it asks itself for what is to be written. Takes a reference. */
 enum { FAILED = -1, NOT_TAKEN, DONE, QUIET };
 
 static int said_of(PyObject *done) {

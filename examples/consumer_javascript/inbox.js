@@ -2,8 +2,8 @@
 //
 //     node inbox.js [amqp://127.0.0.1:5672] [orders] [inbox.ndjson]
 //
-// A crash after the write and before the accept is known to the coordinator as an unsettled delivery: the message comes again, and
-// the inbox knows it by its id. So each order is in the file once.
+// A crash after the write and before the accept is known to the coordinator as an unsettled delivery: the message comes
+// again, and the inbox knows it by its id. So each order is in the file once.
 'use strict';
 
 const fs = require('fs');
@@ -56,7 +56,8 @@ rhea.on('message', ({ message, delivery }) => {
 rhea.on('disconnected', ({ error }) => {
     if (error) console.error(`disconnected: ${error.message}`);
 });
-const connection = rhea.connect({ host: hostname, port: port || 5672, initial_reconnect_delay: 50, max_reconnect_delay: 1000 });
+const connection = rhea.connect(
+    { host: hostname, port: port || 5672, initial_reconnect_delay: 50, max_reconnect_delay: 1000 });
 connection.open_receiver({ source: address, credit_window: 200, autoaccept: false });
 
 function end() {

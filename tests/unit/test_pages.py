@@ -96,3 +96,17 @@ def test_prose_is_no_wider_than_code() -> None:
             if len(line) > 120 and not fenced and not line.startswith(("|", "    ", "```")):
                 wide.append(f"{page.relative_to(ROOT)}:{number}")
     assert wide == []
+
+
+def test_programs_that_the_linter_does_not_read_are_no_wider() -> None:
+    """Ruff looks at Python alone."""
+    programs = [*(ROOT / ".ci").iterdir(), ROOT / "Makefile", *(ROOT / "clients").rglob("*.java"), ROOT / "mkdocs.yml"]
+    programs += [*(ROOT / "examples").rglob("*.java"), *(ROOT / "examples" / "consumer_javascript").glob("*.js")]
+    assert len(programs) > 20
+    wide = [
+        f"{program.relative_to(ROOT)}:{number}"
+        for program in programs
+        for number, line in enumerate(program.read_text("utf-8").splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert wide == []

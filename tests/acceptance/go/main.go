@@ -1,5 +1,5 @@
-// Runs one case against a service: `acceptance CASE URL`. Prints one line of JSON with what the client saw and exits with
-// 0; 1: the case failed or took too long; 2: no such case. The test that started it judges what was seen.
+// Runs one case against a service: `acceptance CASE URL`. Prints one line of JSON with what the client saw and exits
+// with 0; 1: the case failed or took too long; 2: no such case. The test that started it judges what was seen.
 package main
 
 import (

@@ -285,7 +285,8 @@ async function checkable(client) {
     };
 }
 
-// H20: what a checkable transaction has retired goes to nobody else, though its connection is gone, until it is decided.
+// H20: what a checkable transaction has retired goes to nobody else, though its connection is gone, until it is
+// decided.
 async function checkableRetirement(client) {
     const group = { properties: { 'coordinator:producer-group': 'rhea' } };
     const seen = {};

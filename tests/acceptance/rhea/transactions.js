@@ -83,7 +83,8 @@ function openController(connection, options = {}) {
     return controller;
 }
 
-// Sends one control message. rhea's encoder loses the descriptor of a described body, so the section is put together here.
+// Sends one control message. rhea's encoder loses the descriptor of a described body, so the section is put together
+// here.
 function sendControl(controller, body) {
     const writer = new types.Writer();
     writer.write_bytes(Buffer.from([0x00, 0x53, 0x77])); // amqp-value
@@ -112,7 +113,8 @@ async function declare(controller, options) {
     return answered.state.txn_id;
 }
 
-// Within one turn rhea writes transfers before dispositions: let retirements go out before the discharge that covers them.
+// Within one turn rhea writes transfers before dispositions: let retirements go out before the discharge that covers
+// them.
 async function discharge(controller, txnId, fail) {
     await new Promise(setImmediate);
     return control(controller, dischargeBody(txnId, fail));

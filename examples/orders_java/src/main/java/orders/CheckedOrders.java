@@ -18,15 +18,16 @@ import org.apache.qpid.jms.JmsConnectionFactory;
 /**
  * An order service that is asked what became of its transactions: best effort one-phase commit, repaired by check-back.
  *
- * <p>The message is posted in a transacted session, and names its producer group: it is durable, and not yet delivered. The
- * row is committed by JDBC, then the session is committed. A crash between the two commits leaves a row whose message
- * waits: the coordinator shows the message to any process of the group, which looks for the order's number in the book.
+ * <p>The message is posted in a transacted session, and names its producer group: it is durable, and not yet delivered.
+ * The row is committed by JDBC, then the session is committed. A crash between the two commits leaves a row whose
+ * message waits: the coordinator shows the message to any process of the group, which looks for the order's number in
+ * the book.
  *
  * <p>A check may come while the order is still being placed, as when its connection was lost. So the one that finds no
  * order takes its number: the row says {@code refused}, and the order cannot be placed under it any more.
  *
- * <p>Usage: {@code CheckedOrders place COORDINATOR_URL JDBC_URL ORDER [before-commit | after-commit]}, to be killed there, or
- * {@code CheckedOrders answer COORDINATOR_URL JDBC_URL CHECKS}.
+ * <p>Usage: {@code CheckedOrders place COORDINATOR_URL JDBC_URL ORDER [before-commit | after-commit]}, to be killed
+ * there, or {@code CheckedOrders answer COORDINATOR_URL JDBC_URL CHECKS}.
  */
 public final class CheckedOrders {
     private static final String ADDRESS = "orders-checked-java";

@@ -15,15 +15,16 @@ import java.sql.Statement;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
 /**
- * An order service and its consumer in the PostgreSQL of the store, with plain JDBC: one commit for a row and its message.
+ * An order service and its consumer in the PostgreSQL of the store, with plain JDBC: one commit for a row and its
+ * message.
  *
- * <p>{@code place} inserts an order and posts in one JDBC transaction: no crash comes between, and no
- * JMS is needed. {@code ship} takes the messages with Qpid JMS; {@code coordinator.first_time}, the shipment and a message
- * that follows from it are one JDBC transaction, and the acknowledgement comes after it: a message that comes again
- * does no work twice.
+ * <p>{@code place} inserts an order and posts in one JDBC transaction: no crash comes between, and no JMS is needed.
+ * {@code ship} takes the messages with Qpid JMS; {@code coordinator.first_time}, the shipment and a message that
+ * follows from it are one JDBC transaction, and the acknowledgement comes after it: a message that comes again does no
+ * work twice.
  *
- * <p>Usage: {@code OneCommit place JDBC_URL LAST_ORDER [ORDER]}, which waits before the commit of ORDER to be killed, or
- * {@code OneCommit ship COORDINATOR_URL JDBC_URL MESSAGES [ORDER]}, which waits after the commit of its shipment.
+ * <p>Usage: {@code OneCommit place JDBC_URL LAST_ORDER [ORDER]}, which waits before the commit of ORDER to be killed,
+ * or {@code OneCommit ship COORDINATOR_URL JDBC_URL MESSAGES [ORDER]}, which waits after the commit of its shipment.
  */
 public final class OneCommit {
     static final String ORDERS = "orders-one-commit-java";
@@ -69,7 +70,8 @@ public final class OneCommit {
     private static void ship(String url, String database, int messages, int held)
             throws JMSException, SQLException, InterruptedException {
         try (Connection book = open(database);
-                PreparedStatement insert = book.prepareStatement("insert into shop_java.shipments (order_id) values (?)");
+                PreparedStatement insert =
+                        book.prepareStatement("insert into shop_java.shipments (order_id) values (?)");
                 jakarta.jms.Connection connection = new JmsConnectionFactory(url).createConnection()) {
             connection.start();
             Session session = connection.createSession(false, Session.CLIENT_ACKNOWLEDGE);

@@ -25,11 +25,12 @@ import org.apache.qpid.jms.JmsConnectionFactory;
 /**
  * An order service: each order is a row in its own database and a message, by best effort one-phase commit.
  *
- * <p>The message is posted in a transacted session, the row is committed by JDBC, then the session is committed. A crash
- * before the row's commit leaves nothing; one between the two commits leaves a row without its message, which
+ * <p>The message is posted in a transacted session, the row is committed by JDBC, then the session is committed. A
+ * crash before the row's commit leaves nothing; one between the two commits leaves a row without its message, which
  * {@code coordinator reconcile --book orders_book.toml} finds by the order's number.
  *
- * <p>Usage: {@code OrderService place COORDINATOR_URL JDBC_URL LAST_ORDER} or {@code OrderService export JDBC_URL FILE}.
+ * <p>Usage: {@code OrderService place COORDINATOR_URL JDBC_URL LAST_ORDER} or {@code OrderService export JDBC_URL
+ * FILE}.
  */
 public final class OrderService {
     private static final String ADDRESS = "orders-java";
@@ -38,7 +39,8 @@ public final class OrderService {
 
     public static void main(String[] arguments) throws Exception {
         if (arguments.length == 4 && arguments[0].equals("place")) {
-            System.out.println("placed " + place(arguments[1], arguments[2], Integer.parseInt(arguments[3])) + " orders");
+            int placed = place(arguments[1], arguments[2], Integer.parseInt(arguments[3]));
+            System.out.println("placed " + placed + " orders");
         } else if (arguments.length == 3 && arguments[0].equals("export")) {
             export(arguments[1], Path.of(arguments[2]));
         } else {
@@ -56,7 +58,8 @@ public final class OrderService {
         factory.setForceSyncSend(true);
         try (Connection rows = open(database);
                 PreparedStatement insert =
-                        rows.prepareStatement("insert into orders (id, customer, amount, placed_at) values (?, ?, ?, ?)");
+                        rows.prepareStatement(
+                                "insert into orders (id, customer, amount, placed_at) values (?, ?, ?, ?)");
                 jakarta.jms.Connection connection = factory.createConnection()) {
             connection.start();
             Session session = connection.createSession(true, Session.SESSION_TRANSACTED);
@@ -97,7 +100,8 @@ public final class OrderService {
     private static void export(String database, Path file) throws SQLException, IOException {
         try (Connection rows = open(database);
                 Statement statement = rows.createStatement();
-                ResultSet row = statement.executeQuery("select id, customer, amount, placed_at from orders order by id");
+                ResultSet row =
+                        statement.executeQuery("select id, customer, amount, placed_at from orders order by id");
                 PrintWriter csv = new PrintWriter(Files.newBufferedWriter(file))) {
             csv.println("id,customer,amount,placed_at");
             while (row.next()) {

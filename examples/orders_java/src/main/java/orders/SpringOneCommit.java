@@ -12,8 +12,8 @@ import org.springframework.jdbc.datasource.DriverManagerDataSource;
 import org.springframework.transaction.support.TransactionTemplate;
 
 /**
- * As {@link OneCommit}, on the same tables, with Spring's {@code JdbcTemplate}: what is called inside one of Spring's transactions,
- * by a {@code TransactionTemplate} or in a method that is {@code @Transactional}, commits with its rows.
+ * As {@link OneCommit}, on the same tables, with Spring's {@code JdbcTemplate}: what is called inside one of Spring's
+ * transactions, by a {@code TransactionTemplate} or in a method that is {@code @Transactional}, commits with its rows.
  *
  * <p>Usage: {@code SpringOneCommit place JDBC_URL LAST_ORDER [ORDER]} or
  * {@code SpringOneCommit ship COORDINATOR_URL JDBC_URL MESSAGES [ORDER]}.

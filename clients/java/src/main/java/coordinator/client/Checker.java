@@ -17,9 +17,9 @@ import org.apache.qpid.jms.policy.JmsDefaultPrefetchPolicy;
 /**
  * Answers the checks of a producer group by Qpid JMS: what became of transactions whose clients are gone.
  *
- * <p>A check is a copy of the first message that the transaction has posted or, if it has posted none, has retired. JMS shows
- * no txn-id: find a key of your own in the message. docs/how-to/answer-checks.md says what to look at before {@link
- * Answer#ROLLBACK}.
+ * <p>A check is a copy of the first message that the transaction has posted or, if it has posted none, has retired. JMS
+ * shows no txn-id: find a key of your own in the message. docs/how-to/answer-checks.md says what to look at before
+ * {@link Answer#ROLLBACK}.
  */
 public final class Checker implements AutoCloseable {
     /** What became of a transaction. */
@@ -43,7 +43,7 @@ public final class Checker implements AutoCloseable {
         Answer answer(Message check) throws Exception;
     }
 
-    /** Of Qpid JMS: a session in which each message is acknowledged by itself, with the outcome that a property names. */
+    /** Of Qpid JMS: a session that acknowledges each message by itself, with the outcome that a property names. */
     private static final int INDIVIDUAL_ACKNOWLEDGE = 101;
 
     private static final String OUTCOME = "JMS_AMQP_ACK_TYPE";
@@ -79,8 +79,8 @@ public final class Checker implements AutoCloseable {
     }
 
     /**
-     * Answers one check after the other until {@link #close}, in the thread that calls it. A connection that is lost is made
-     * anew.
+     * Answers one check after the other until {@link #close}, in the thread that calls it. A connection that is lost is
+     * made anew.
      *
      * @throws JMSException the coordinator refuses this checker: it may not log in, or not answer for the group
      */
@@ -155,8 +155,8 @@ public final class Checker implements AutoCloseable {
     }
 
     /**
-     * Has {@link #run} end, after the answer that is under way. It may be called in any thread, and by the {@link Answers}: their
-     * own answer is sent then, and no further one.
+     * Has {@link #run} end, after the answer that is under way. It may be called in any thread, and by the {@link
+     * Answers}: their own answer is sent then, and no further one.
      */
     @Override
     public void close() {

@@ -10,8 +10,8 @@ import java.util.Map;
 import java.util.stream.Collectors;
 
 /**
- * A message to post in SQL: {@code Post.json("orders", "{\"order\": 4711}").messageId("order-4711").groupId("customer-12")}; or
- * many of one address and type in one statement, in the order of their bodies: what else is said of them holds for each.
+ * A message to post in SQL: {@code Post.json("orders", "{\"order\": 4711}").messageId("order-4711")}; or many of one
+ * address and type in one statement, in the order of their bodies: what else is said of them holds for each.
  */
 public final class Post {
     private final String address;
@@ -65,7 +65,7 @@ public final class Post {
         return property("message-id", value);
     }
 
-    /** A property of the message by its AMQP name, such as {@code subject}: a string; times are milliseconds since 1970. */
+    /** A property of the message by its AMQP name, such as {@code subject}: a string; times are ms since 1970. */
     public Post property(String name, Object value) {
         properties.put(name, value);
         return this;

@@ -7,8 +7,8 @@ import org.springframework.transaction.IllegalTransactionStateException;
 import org.springframework.transaction.support.TransactionSynchronizationManager;
 
 /**
- * As {@link Sql}, on the connection of Spring's current transaction: in a method that is {@code @Transactional}, or by a {@code
- * TransactionTemplate}, whose manager has the {@code DataSource} of the template. Errors are Spring's {@code
+ * As {@link Sql}, on the connection of Spring's current transaction: in a method that is {@code @Transactional}, or by
+ * a {@code TransactionTemplate}, whose manager has the {@code DataSource} of the template. Errors are Spring's {@code
  * DataAccessException}.
  *
  * <p>Outside a transaction, and in one whose manager has another {@code DataSource}, each method throws {@link
@@ -42,7 +42,8 @@ public final class SpringSql {
 
     private boolean inTransaction(ConnectionCallback<Boolean> call) {
         if (!TransactionSynchronizationManager.isActualTransactionActive()) {
-            throw new IllegalTransactionStateException("there is no transaction: it would be committed without your rows");
+            throw new IllegalTransactionStateException(
+                    "there is no transaction: it would be committed without your rows");
         }
         ConnectionCallback<Boolean> checked =
                 connection -> {

@@ -10,8 +10,8 @@ import java.util.UUID;
 /**
  * What an application calls in its own SQL transaction, on a connection to the PostgreSQL of the store.
  *
- * <p>Each method runs one statement and commits nothing. What the database refuses comes as an {@link SQLException} with
- * the SQLSTATE that docs/how-to/post-from-sql.md and docs/how-to/discharge-from-sql.md explain.
+ * <p>Each method runs one statement and commits nothing. What the database refuses comes as an {@link SQLException}
+ * with the SQLSTATE that docs/how-to/post-from-sql.md and docs/how-to/discharge-from-sql.md explain.
  */
 public final class Sql {
     private static final String POST =
@@ -38,7 +38,8 @@ public final class Sql {
      * Whether no committed transaction has asked the same before: where it is, do the work of the message in this
      * transaction. Acknowledge the message after the commit, either way.
      *
-     * @param consumer a name of your own for what does the work; that of its consumer group, and reconciliation knows it
+     * @param consumer a name of your own for what does the work; that of its consumer group, and reconciliation knows
+     *        it
      */
     public static boolean firstTime(Connection connection, String consumer, String messageId) throws SQLException {
         try (PreparedStatement statement = connection.prepareStatement(FIRST_TIME)) {
@@ -49,8 +50,8 @@ public final class Sql {
     }
 
     /**
-     * The commit of the transaction decides a checkable AMQP transaction, too. JMS shows no txn-id: this is for clients of
-     * AMQP that do.
+     * The commit of the transaction decides a checkable AMQP transaction, too. JMS shows no txn-id: this is for clients
+     * of AMQP that do.
      *
      * @param fail it is rolled back
      * @return false: it was decided so before
@@ -64,8 +65,8 @@ public final class Sql {
     }
 
     /**
-     * What became of an AMQP transaction: {@code commit}, {@code rollback} or {@code undecided}; empty: the store has nothing
-     * of it.
+     * What became of an AMQP transaction: {@code commit}, {@code rollback} or {@code undecided}; empty: the store has
+     * nothing of it.
      */
     public static Optional<String> outcome(Connection connection, UUID txnId) throws SQLException {
         try (PreparedStatement statement = connection.prepareStatement(OUTCOME)) {

@@ -70,7 +70,9 @@ class SqlTest {
         }
         List<Object> bodies = new ArrayList<>();
         for (Message each : take(queue, 5)) {
-            bodies.add(each.isBodyAssignableTo(String.class) ? each.getBody(String.class) : each.getBody(byte[].class)[1]);
+            bodies.add(each.isBodyAssignableTo(String.class)
+                    ? each.getBody(String.class)
+                    : each.getBody(byte[].class)[1]);
         }
         assertEquals(List.of("{100 %s}", "ä\"", "{\"item\": \"tea\"}", "null", (byte) 37), bodies);
     }

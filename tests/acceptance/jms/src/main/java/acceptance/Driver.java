@@ -8,8 +8,9 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * Runs one case against a service: {@code Driver CASE URL}. Prints one line of JSON with what the client saw and exits with
- * 0; 1: the case threw (the stack trace is on stderr); 2: no such case. The test that started it judges what was seen.
+ * Runs one case against a service: {@code Driver CASE URL}. Prints one line of JSON with what the client saw and exits
+ * with 0; 1: the case threw (the stack trace is on stderr); 2: no such case. The test that started it judges what was
+ * seen.
  *
  * <p>A case that needs something done to the service in the middle prints a line {@code {"step": NAME}} and waits for a
  * line on its standard input.

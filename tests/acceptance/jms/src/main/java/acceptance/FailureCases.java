@@ -94,8 +94,8 @@ final class FailureCases {
     }
 
     /**
-     * Two services on one store, {@code URL1,URL2}: commits go on at the second when the first is killed. What was cut is
-     * told to have been rolled back, or is in doubt.
+     * Two services on one store, {@code URL1,URL2}: commits go on at the second when the first is killed. What was cut
+     * is told to have been rolled back, or is in doubt.
      */
     private static void failover(Broker broker, Map<String, Object> seen) throws Exception {
         List<String> committed = new ArrayList<>();

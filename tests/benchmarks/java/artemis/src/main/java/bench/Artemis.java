@@ -15,8 +15,8 @@ import org.apache.activemq.artemis.core.server.embedded.EmbeddedActiveMQ;
 import org.apache.activemq.artemis.core.settings.impl.AddressSettings;
 
 /**
- * Apache ActiveMQ Artemis on a port of the loopback interface, as `artemis create` sets it up: a journal of files, synced before a
- * commit is answered, whose buffer waits as long as a flush of this disk takes.
+ * Apache ActiveMQ Artemis on a port of the loopback interface, as `artemis create` sets it up: a journal of files,
+ * synced before a commit is answered, whose buffer waits as long as a flush of this disk takes.
  *
  * <p>Arguments: PORT FOLDER.
  */

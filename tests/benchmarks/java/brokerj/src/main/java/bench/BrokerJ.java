@@ -10,8 +10,8 @@ import org.apache.qpid.server.model.Port;
 import org.apache.qpid.server.model.SystemConfig;
 
 /**
- * Apache Qpid Broker-J on a port of the loopback interface, with Berkeley DB as its store, whose log is flushed before a commit is
- * answered. A durable queue is made when a link names it.
+ * Apache Qpid Broker-J on a port of the loopback interface, with Berkeley DB as its store, whose log is flushed before
+ * a commit is answered. A durable queue is made when a link names it.
  *
  * <p>Arguments: PORT FOLDER. What an earlier process left in the folder is recovered.
  */

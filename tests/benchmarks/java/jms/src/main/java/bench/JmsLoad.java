@@ -11,8 +11,8 @@ import java.util.stream.Stream;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
 /**
- * A load as applications on Qpid JMS make it: each connection is a thread with one session in a transaction, which posts (mode post), or
- * receives and posts (transfer), and commits.
+ * A load as applications on Qpid JMS make it: each connection is a thread with one session in a transaction, which
+ * posts (mode post), or receives and posts (transfer), and commits.
  */
 public final class JmsLoad {
     public static void main(String[] arguments) throws Exception {

@@ -10,8 +10,8 @@ import java.util.concurrent.atomic.LongAdder;
 import java.util.stream.LongStream;
 
 /**
- * A load of some workers, each a thread: they are waited for, warm up, and are measured. Flags and output are those of load.c beside, as far
- * as they make sense for whose load it is.
+ * A load of some workers, each a thread: they are waited for, warm up, and are measured. Flags and output are those of
+ * load.c beside, as far as they make sense for whose load it is.
  */
 public final class Load {
     public final String mode;

@@ -12,9 +12,9 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * A load of transactional messages: each connection is a producer with a client of its own, in which as many threads as it has slots send
- * a half message, whose local transaction says commit. The half message is answered; its commit is sent and has no answer, so a
- * transaction is counted when its commit was sent.
+ * A load of transactional messages: each connection is a producer with a client of its own, in which as many threads as
+ * it has slots send a half message, whose local transaction says commit. The half message is answered; its commit is
+ * sent and has no answer, so a transaction is counted when its commit was sent.
  */
 public final class RocketLoad {
     public static void main(String[] arguments) throws Exception {

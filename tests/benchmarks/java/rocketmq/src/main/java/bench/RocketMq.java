@@ -15,8 +15,9 @@ import org.apache.rocketmq.store.config.FlushDiskType;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 /**
- * Apache RocketMQ on the loopback interface: a name server on the port, and a broker that it knows, whose log is flushed before a message
- * is answered. What an earlier process left in the folder is recovered. It is not shut down at the end: that takes most of a minute.
+ * Apache RocketMQ on the loopback interface: a name server on the port, and a broker that it knows, whose log is
+ * flushed before a message is answered. What an earlier process left in the folder is recovered. It is not shut down at
+ * the end: that takes most of a minute.
  *
  * <p>Arguments: PORT FOLDER.
  */
@@ -25,7 +26,8 @@ public final class RocketMq {
         int port = Integer.parseInt(arguments[0]);
         Path folder = Path.of(arguments[1]);
         System.setProperty("user.home", folder.toString());
-        // as its own starters do: without it the name server takes the broker for one of version 3, and does not read its topics
+        // as its own starters do: without it the name server takes the broker for one of version 3, and does not read
+        // its topics
         System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
         NettyServerConfig names = new NettyServerConfig();
         names.setBindAddress("127.0.0.1");

@@ -126,6 +126,16 @@ class Back(NamedTuple):
     available: int
 
 
+class Posted(NamedTuple):
+    """A delivery-tag that a half was posted under: the columns of the part ``posted``."""
+
+    address_id: int
+    owner: bytes
+    producer: bytes
+    tag: bytes
+    half_id: int
+
+
 class Batch:
     """Gathers the rows of units as the columns of one statement."""
 
@@ -135,8 +145,8 @@ class Batch:
         "fan_terms", "forgotten", "gone_groups", "gone_ids", "half_addresses", "half_ids", "half_messages", "half_txns",
         "large", "left_out_groups", "left_out_ids", "number", "octets", "op_decisions", "op_hi", "op_ids", "op_lo",
         "op_posted", "op_reasons", "op_txns", "particular_groups", "particular_ids", "particular_leases",
-        "particular_terms", "pinned_groups", "pinned_ids", "queue_addresses", "refused_with", "registered", "rows",
-        "shared_groups", "units", "wake", "wake_keys", "yielded_attempts", "yielded_groups", "yielded_ids",
+        "particular_terms", "pinned_groups", "pinned_ids", "posted", "queue_addresses", "refused_with", "registered",
+        "rows", "shared_groups", "units", "wake", "wake_keys", "yielded_attempts", "yielded_groups", "yielded_ids",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -156,6 +166,8 @@ class Batch:
         self.half_addresses: list[int] = []
         self.half_messages: list[Octets] = []
         self.large: list[LargeHalf | CopiedHalf] = []
+        #: delivery-tags of producers, with the halves posted under them
+        self.posted: list[Posted] = []
         #: queues that are posted to: each message has one entry
         self.queue_addresses: set[int] = set()
         self.entry_groups: list[int] = []
@@ -230,6 +242,11 @@ class Batch:
         self.entry_groups += [group_id] * count
         self.entry_ids += half_ids
         self.entry_leases += [0] * count
+
+    def once(self, address_id: int, owner: str, producer: str, tag: bytes, half_id: int) -> None:
+        """Add the tag of a half. The batch is refused if the store has a half of this producer under it."""
+        self.rows += 1
+        self.posted.append(Posted(address_id, owner.encode(), producer.encode(), tag, half_id))
 
     def copied_half(self, half: CopiedHalf) -> None:
         """Add a large message that the store copies from another half."""

@@ -150,7 +150,7 @@ class Batch:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        #: number of the batch at this instance; and how often sending it has failed
+        #: its number at this instance; and how often sending it has failed
         self.number = self.attempts = 0
         #: when it was sent for the first time, by the monotonic clock
         self.begun = 0.0
@@ -166,8 +166,6 @@ class Batch:
         self.half_addresses: list[int] = []
         self.half_messages: list[Octets] = []
         self.large: list[LargeHalf | CopiedHalf] = []
-        #: delivery-tags of producers, with the halves posted under them
-        self.posted: list[Posted] = []
         #: queues that are posted to: each message has one entry
         self.queue_addresses: set[int] = set()
         self.entry_groups: list[int] = []
@@ -202,10 +200,10 @@ class Batch:
         self.op_hi: list[int] = []
         self.covered_halves: list[int] = []
         self.covered_groups: list[int] = []
-        #: None: it has no rows of checkable transactions
         self.checkable: CheckableRows | None = None
         self.registered: dict[bytes, Undecided] = {}
         self.forgotten: list[bytes] = []
+        self.posted: list[Posted] = []
         #: groups with entries that other instances may lease, or addresses (negated); the lowest of their ids
         self.wake: dict[int, int] = {}
         #: message groups with entries that other instances may lease: consumer group and key

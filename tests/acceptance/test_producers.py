@@ -138,7 +138,7 @@ def test_a_name_that_is_none(begin: Begin, address: str, name: object) -> None:
 
 
 def test_over_a_kill_of_the_service(begin_at: BeginAt) -> None:
-    """Which of them were stored, nobody knows: each is, once."""
+    """The service ends while some are on their way to the store: each is stored, once."""
     with running_service() as service:
         sender = producing(begin_at(service), "q")
         numbers = [sender.post(data(b"%03d" % number), delivery_tag=b"%d" % number) for number in range(500)]

@@ -4,8 +4,8 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve dist deb test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark \
-    fuzz watch-kills demo release-check clean
+.PHONY: help serve dist deb test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark
+.PHONY: fuzz watch-kills demo release-check clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile

@@ -19,7 +19,7 @@ from coordinator.memory import POST_OCTETS
 from store.codec.encoding import DecodeError
 from store.codec.message import NO_FACTS, examine, to_of
 from store.commit.terms import PLAIN
-from store.errors import AddressGone, GroupsChanged, StoreError
+from store.errors import AddressGone, GroupsChanged, PostedBefore, StoreError
 from store.permissions import Verb
 
 if TYPE_CHECKING:
@@ -71,6 +71,13 @@ class PostLink(Protocol):
     @property
     def ending(self) -> Refusal | None:
         """The refusal with which the link is about to end, so that it accepts no more posts; None: it stays."""
+
+    @property
+    def producer(self) -> str | None:
+        """The producer that its client names, whose delivery-tags name its messages (P22); None: it names none."""
+
+    def tag(self, delivery: Any, settled: bool) -> bytes:
+        """Return the tag of a delivery."""
 
     def waits(self, delivery: Any, octets: int) -> None:
         """Count an unsettled post as on its way to the store."""
@@ -157,7 +164,8 @@ class Posts:
                 if not settled:
                     link.waits(delivery, len(message))
                 octets = len(message) if settled else 2 * len(message)
-                self.instance.commit.add(PlainPost(self, link, delivery, settled, address, message, terms), octets)
+                kind = PlainPost if link.producer is None else OncePost
+                self.instance.commit.add(kind(self, link, delivery, settled, address, message, terms), octets)
                 return
             if txn.in_store is not None:
                 txn.in_store.post(link, None if settled else delivery, address, message, terms)
@@ -274,6 +282,40 @@ class PlainPost:
             self._link.refuse_settled(self._delivery, refusal)
             return
         self._link.not_stored(self._delivery, len(self._message), refusal)
+
+
+class OncePost(PlainPost):
+    """Unit: writes a message of a producer, unless the store has one under its delivery-tag (P22)."""
+
+    __slots__ = ("_owner", "_producer", "_tag")
+
+    def __init__(
+        self,
+        of: Posts,
+        link: PostLink,
+        delivery: Any,
+        settled: bool,
+        address: Address,
+        message: Octets,
+        terms: DeliveryTerms,
+    ) -> None:
+        super().__init__(of, link, delivery, settled, address, message, terms)
+        self._owner = link.connection.user_id or ""
+        self._producer = link.producer or ""
+        self._tag = link.tag(delivery, settled)
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        batch.once(self._address.id, self._owner, self._producer, self._tag, self._id)
+
+    def refused(self, error: StoreError) -> None:
+        if not isinstance(error, PostedBefore):
+            super().refused(error)
+            return
+        self._posts.enqueue.unposted(self._entry)
+        log.info("a post came again, and is stored once", peer=self._link.peer, address=self._address.name)
+        if not self._settled:
+            self._link.stored(self._delivery, len(self._message))
 
 
 class Parked(NamedTuple):

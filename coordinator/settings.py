@@ -323,8 +323,8 @@ class RetentionSettings(_Section):
         Field(
             gt=0,
             le=MOST_HOURS,
-            description="what applications have told to `coordinator.first_time`; a message that comes again later is "
-            "taken for a new one (X4)",
+            description="what applications have told to `coordinator.first_time` (X4), and the delivery-tags of "
+            "producers (P22); a message that comes again later is taken for a new one",
         ),
     ] = 720
     audit_hours: Annotated[

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from links.frames import Key, Named
 
 #: fields of an attach, and of its source
-_SOURCE, _TARGET = 5, 6
+_SOURCE, _TARGET, _UNSETTLED = 5, 6, 7
 _DEFAULT_OUTCOME = 8
 
 # The sessions and links of a peer, by its frames.
@@ -56,7 +56,7 @@ class End:
 
     __slots__ = (
         "acquires", "channel", "delivery", "hidden_fields", "incomplete", "keys", "limit", "name", "pointer",
-        "refusal", "resumes", "second", "sends", "settled", "txn_id",
+        "recovered", "refusal", "resumes", "second", "sends", "settled", "txn_id",
     )  # fmt: skip
 
     def __init__(self, name: str, channel: int, *, sends: bool, second: bool) -> None:
@@ -88,6 +88,8 @@ class End:
         self.refusal: Refusal | None = None
         #: the fields of its termini that the engine hides
         self.hidden_fields: Termini | None = None
+        #: the outcomes of deliveries of earlier links, by tag, that the peer, a receiver, could not tell (P21)
+        self.recovered: dict[bytes, Outcome] = {}
 
 
 class Termini(NamedTuple):
@@ -313,6 +315,8 @@ class Channels:
         end = channel.links[handle] = End(name, number, sends=sends, second=found.value(4) == _SECOND)
         try:
             end.hidden_fields = _termini(found)
+            if not sends and found.has(_UNSETTLED):
+                end.recovered = states.recovered(found.octets, found.starts[_UNSETTLED])
         except DecodeError as error:
             end.refusal = Refusal(Condition.INVALID_FIELD, str(error))
         address = found.address(_TARGET if sends else _SOURCE)

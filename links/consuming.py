@@ -44,9 +44,9 @@ class Consuming(Outgoing):
     """Sends entries, and passes on the peer's outcomes; implements :class:`coordinator.group.entries.Consumer`."""
 
     __slots__ = (
-        "_acquiring", "_frame", "_group", "_left_some", "_most_handed", "_most_unsettled", "_reported_full",
-        "_retirement", "_settling_makes_room", "_starved", "by_name", "has_decided", "shut", "transactional",
-        "undecided", "unsettled",
+        "_acquiring", "_frame", "_group", "_left_some", "_most_handed", "_most_unsettled", "_recovered",
+        "_reported_full", "_retirement", "_settling_makes_room", "_starved", "by_name", "has_decided", "shut",
+        "transactional", "undecided", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -81,9 +81,20 @@ class Consuming(Outgoing):
         self._left_some = False
         #: whether the attach named its subscription without a source, in order to end it
         self.by_name = False
+        #: what its client has decided on, of an earlier link's entries, and could not tell, by their ids (P21)
+        self._recovered = self._recovers()
         #: whether its room is bounded by unsettled deliveries, not by its credit
         self._settling_makes_room = False
         self._join(honoured)
+
+    def _recovers(self) -> dict[int, Outcome]:
+        said = {} if self._end is None else self._end.recovered
+        ours = len(self._store_prefix)
+        return {
+            int(tag[ours:]): outcome
+            for tag, outcome in said.items()
+            if tag.startswith(self._store_prefix) and tag[ours:].isdigit()
+        }
 
     def _join(self, honoured: Filters) -> None:
         """Add the consumer to its queue. ``honoured``: the filters, which :class:`Choosing` uses."""
@@ -192,6 +203,12 @@ class Consuming(Outgoing):
         self._queue.changed(self)
 
     def send(self, entry: Entry) -> bool:
+        if self._recovered:
+            outcome = self._recovered.pop(entry.id, None)
+            if outcome is not None:
+                entry.link = self
+                self._retirement.settle(self, entry, self._means(entry, outcome), settled=True)
+                return True
         try:
             delivery = self._deliver(entry)
         except TooLarge as error:

@@ -36,6 +36,8 @@ TIMEOUT_MS = "coordinator:timeout-ms"
 #: On a control link, or in the open (H2).
 PRODUCER_GROUP = "coordinator:producer-group"
 ON_REFUSED_POST = "coordinator:on-refused-post"
+#: On a link for posts: the producer, whose delivery-tags name its messages (P22).
+PRODUCER = "coordinator:producer"
 
 
 def symbols(names: tuple[str, ...]) -> Array:

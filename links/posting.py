@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: octets of a producer's name (P22)
+LONGEST_PRODUCER = 200
+
 #: the most octets of a delivery in the engine: an incomplete one is moved out of it every few frames
 _MOST_IN_ENGINE = 1 << 16
 
@@ -40,6 +43,7 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     # T23: a refused post does not make its transaction rollback-only
     properties = engine.properties(engine.link_remote_properties(pointer), "the properties of the attach")
     continues = properties.get(container.ON_REFUSED_POST) == "continue"
+    producer = _producer(properties.get(container.PRODUCER))
     name = engine.address_of(target)
     outcomes = engine.symbols(
         engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
@@ -65,15 +69,28 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
         else:
             if dynamic:
                 connection.endpoints.dynamic[pointer] = address
-            connection.endpoints.attached(Posting(connection, pointer, address, continues, rejects))
+            connection.endpoints.attached(Posting(connection, pointer, address, continues, rejects, producer))
 
     if dynamic:
         connection.parked.ask(attaching, partial(service.directory.make_dynamic, maker=connection, topic=topic), found)
     elif name is None:
-        connection.endpoints.attached(Posting(connection, pointer, None, continues, rejects))
+        connection.endpoints.attached(Posting(connection, pointer, None, continues, rejects, producer))
     else:
         question = partial(service.directory.resolve, name, maker=connection, topic=topic)
         connection.parked.ask(attaching, question, found)
+
+
+def _producer(said: object) -> str | None:
+    """Return the producer that the properties of an attach name; None: they name none.
+
+    :raises Refusal: it is no name.
+    """
+    if said is None:
+        return None
+    if not isinstance(said, str) or not 0 < len(said.encode()) <= LONGEST_PRODUCER or "\0" in said:
+        text = f"{container.PRODUCER} is a string of 1 to {LONGEST_PRODUCER} octets, without NUL"
+        raise Refusal(Condition.INVALID_FIELD, text)
+    return said
 
 
 class Posting(Incoming):
@@ -82,21 +99,29 @@ class Posting(Incoming):
 
     ``address``: None on the anonymous relay, where the ``to`` of each message names it (P9). ``continues``: a refused
     post does not make its transaction rollback-only (T23). ``rejects``: its source accepts the outcome rejected.
+    ``producer``: the name that its client gives (P22).
     """
 
     role = SENDER
     __slots__ = (
         "_awaited", "_named", "_partial_txn", "_posts", "_rejects", "_sizes", "_stood_still", "address", "continues",
-        "relay", "second",
+        "producer", "relay", "second",
     )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool, rejects: bool
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address | None,
+        continues: bool,
+        rejects: bool,
+        producer: str | None,
     ) -> None:
         service = connection.service
         super().__init__(connection, pointer, service.bounds.link_credit, int(service.limits.max_message_size_bytes))
         connection.posting += 1
         self.address: Address | None = address
+        self.producer: str | None = producer
         self._partial_txn: Transaction | None = None
         self._posts = connection.service.posts
         self.relay = Relay(self._posts, self) if address is None else None
@@ -166,7 +191,7 @@ class Posting(Incoming):
             except DecodeError as error:
                 malformed = Refusal(Condition.DECODE_ERROR, str(error))
         if settled:  # a settled post gets no answer, so that the engine need not keep it
-            tag = None if self.relay is None else engine.tag_of(delivery)
+            tag = None if self.relay is None and self.producer is None else engine.tag_of(delivery)
             engine.delivery_settle(delivery)
             delivery = tag
         elif self.second:
@@ -176,6 +201,9 @@ class Posting(Incoming):
         else:
             self._posts.take(self, delivery, message, settled, txn_id)
         return True
+
+    def tag(self, delivery: engine.Pointer | bytes, settled: bool) -> bytes:
+        return bytes(delivery) if settled else engine.tag_of(delivery)
 
     def waits(self, delivery: engine.Pointer, octets: int) -> None:
         self.unanswered += 1

@@ -45,6 +45,10 @@ _ACCEPTED = (0x24, "amqp:accepted:list")
 _REJECTED = (0x25, "amqp:rejected:list")
 _RELEASED = (0x26, "amqp:released:list")
 _MODIFIED = (0x27, "amqp:modified:list")
+#: octets of a delivery-tag (part 2, section 2.8.7)
+LONGEST_TAG = 32
+#: ``received`` and ``transactional-state``
+_WITHOUT_OUTCOME = (0x23, "amqp:received:list", 0x34, "amqp:transactional-state:list")
 #: the key in an error's info that names the delivery (anonymous terminus 1.0, section 2.2)
 DELIVERY_TAG = "delivery-tag"
 _EMPTY_MAP = encode_map([])
@@ -246,6 +250,29 @@ def default_outcome(octets: Octets, at: int) -> Outcome | None:
     if kind is Kind.REJECTED:
         return Outcome(kind, error="rejected: the default-outcome of its source")
     return ACCEPTED if kind is Kind.ACCEPTED else RELEASED
+
+
+def recovered(octets: Octets, at: int) -> dict[bytes, Outcome]:
+    """Decode a receiver's map of unsettled deliveries (part 2, section 2.7.3), the value at ``at``: the outcomes that
+    it has decided on, by tag. Deliveries without a state, partly received or in a transaction are left out.
+
+    :raises DecodeError: it is not a map of states by tags.
+    """
+    found = {}
+    for tag, pair in pairs(octets, at):
+        if type(tag) is not bytes or len(tag) > LONGEST_TAG:
+            raise DecodeError(f"a map of unsettled deliveries has tags of at most {LONGEST_TAG} octets as its keys")
+        state = pair[skip(pair, 0) :]
+        if state == _NULL:
+            continue
+        if state[:1] != b"\x00":
+            raise DecodeError("a map of unsettled deliveries has a value that is no delivery-state")
+        if scalar(state, 1)[0] in _WITHOUT_OUTCOME:
+            continue
+        outcome = _fields(encode_list([encode_binary(b""), state]))[1]
+        if outcome is not None:
+            found[tag] = outcome
+    return found
 
 
 def encoded(outcome: Outcome) -> bytes:

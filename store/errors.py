@@ -99,6 +99,10 @@ class UserExists(StoreError):
     """A user of that name exists already."""
 
 
+class PostedBefore(StoreError):
+    """The store has a message of this producer under this delivery-tag (P22)."""
+
+
 class Contended(StoreError):
     """PostgreSQL has undone the statement because of concurrent work; a repetition may succeed."""
 
@@ -156,6 +160,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "CO003": (AddressGone, "an address that was posted to is removed"),
     "CO004": (GroupsChanged, "a queue has groups that the writer did not know of"),
     "CO005": (AlreadyDecided, "the transaction is decided already"),
+    "CO012": (PostedBefore, "a message was posted before under its delivery-tag"),
     "23001": (AppendOnly, "halves, ops and rows of the audit are append-only"),
     "3D000": (StoreUnavailable, "there is no database of that name"),
     "28P01": (StoreUnavailable, "the database refuses the password"),

@@ -520,7 +520,8 @@ def old_enough(connection: Connection, policy: Policy) -> dict[str, list[date]]:
         return {"half": work.old_halves(work.address_hours()), "op": work.old_ops()}
 
 
-# The inbox (X4): ``coordinator.first_time`` inserts its rows; here the old ones are deleted.
+# The inbox (X4), whose rows ``coordinator.first_time`` inserts, and the delivery-tags of producers (P22): here the old
+# ones are deleted.
 
 #: Rows of one SQL transaction: so few that no application waits for long.
 CHUNK = 10_000
@@ -531,13 +532,22 @@ def forget(connection: Connection, age: timedelta, chunk: int = CHUNK) -> int:
 
     A message that is delivered again later counts as delivered for the first time.
     """
+    return _forget(connection, age, chunk, "inbox", "taken_at")
+
+
+def forget_posted(connection: Connection, age: timedelta, chunk: int = CHUNK) -> int:
+    """Delete delivery-tags of producers, like :func:`forget`. What comes under such a tag later is stored."""
+    return _forget(connection, age, chunk, "posted", "posted_at")
+
+
+def _forget(connection: Connection, age: timedelta, chunk: int, table: str, at: str) -> int:
     statement = text(
         f"""with old as materialized (
-              select ctid, taken_at from {SCHEMA}.inbox
-               where taken_at < now() - :age and taken_at >= coalesce(:since, cast('-infinity' as timestamptz))
-               order by taken_at limit :chunk for update skip locked),
-            gone as (delete from {SCHEMA}.inbox i using old where i.ctid = old.ctid)
-            select count(*) as rows, max(taken_at) as last from old"""
+              select ctid, {at} from {SCHEMA}.{table}
+               where {at} < now() - :age and {at} >= coalesce(:since, cast('-infinity' as timestamptz))
+               order by {at} limit :chunk for update skip locked),
+            gone as (delete from {SCHEMA}.{table} i using old where i.ctid = old.ctid)
+            select count(*) as rows, max({at}) as last from old"""
     ).bindparams(bindparam("since", type_=DateTime(timezone=True)))
     forgotten = 0
     since: datetime | None = None  # deleted rows stay in the index as long as a snapshot is held

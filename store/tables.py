@@ -374,6 +374,21 @@ inbox = Table(
 )
 Index("inbox_taken_at_idx", inbox.c.taken_at)
 
+posted = Table(
+    "posted",
+    metadata,
+    # A delivery-tag of a link whose client names a producer (P22), with the half that was posted under it: what comes
+    # again under the tag at the address is not stored again. The owner is the id of the client's user, or empty.
+    Column("address_id", Integer, primary_key=True, autoincrement=False),
+    Column("owner", Text, primary_key=True),
+    Column("producer", Text, primary_key=True),
+    Column("tag", LargeBinary, primary_key=True),
+    Column("half_id", BigInteger, nullable=False),
+    Column("posted_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    postgresql_with=_VACUUM_BY_COUNT,
+)
+Index("posted_at_idx", posted.c.posted_at)
+
 inbox_owner = Table(
     "inbox_owner",
     metadata,

@@ -46,7 +46,9 @@ def maintain(settings: Settings, database_url: str) -> int:
                 done = retention.drop_old(connection, policy(settings.retention)) if owner else retention.Dropped()
                 told = audit.forget(connection, timedelta(hours=settings.retention.audit_hours)) if owner else 0
                 swept = removal.sweep(connection)
-                forgotten = retention.forget(connection, timedelta(hours=settings.retention.inbox_hours))
+                inbox_age = timedelta(hours=settings.retention.inbox_hours)
+                forgotten = retention.forget(connection, inbox_age)
+                tags = retention.forget_posted(connection, inbox_age)
                 unused = removal.remove_unused(connection, UNUSED)
     except StoreError as error:
         _log.warning("the store was not maintained", reason=str(error))
@@ -61,6 +63,8 @@ def maintain(settings: Settings, database_url: str) -> int:
         _log.warning("empty tables of old days stay: other objects depend on them", tables=done.held)
     if forgotten:
         _log.info("messages of the inbox forgotten", messages=forgotten)
+    if tags:
+        _log.info("delivery-tags of producers forgotten", tags=tags)
     if told:
         _log.info("rows of the audit forgotten", rows=told)
     if unused:

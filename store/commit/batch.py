@@ -126,6 +126,16 @@ class Back(NamedTuple):
     available: int
 
 
+class Posted(NamedTuple):
+    """A delivery-tag that a half was posted under: the columns of the part ``posted``."""
+
+    address_id: int
+    owner: bytes
+    producer: bytes
+    tag: bytes
+    half_id: int
+
+
 class Batch:
     """Gathers the rows of units as the columns of one statement."""
 
@@ -135,12 +145,12 @@ class Batch:
         "fan_terms", "forgotten", "gone_groups", "gone_ids", "half_addresses", "half_ids", "half_messages", "half_txns",
         "large", "left_out_groups", "left_out_ids", "number", "octets", "op_decisions", "op_hi", "op_ids", "op_lo",
         "op_posted", "op_reasons", "op_txns", "particular_groups", "particular_ids", "particular_leases",
-        "particular_terms", "pinned_groups", "pinned_ids", "queue_addresses", "refused_with", "registered", "rows",
-        "shared_groups", "units", "wake", "wake_keys", "yielded_attempts", "yielded_groups", "yielded_ids",
+        "particular_terms", "pinned_groups", "pinned_ids", "posted", "queue_addresses", "refused_with", "registered",
+        "rows", "shared_groups", "units", "wake", "wake_keys", "yielded_attempts", "yielded_groups", "yielded_ids",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        #: number of the batch at this instance; and how often sending it has failed
+        #: its number at this instance; and how often sending it has failed
         self.number = self.attempts = 0
         #: when it was sent for the first time, by the monotonic clock
         self.begun = 0.0
@@ -190,10 +200,10 @@ class Batch:
         self.op_hi: list[int] = []
         self.covered_halves: list[int] = []
         self.covered_groups: list[int] = []
-        #: None: it has no rows of checkable transactions
         self.checkable: CheckableRows | None = None
         self.registered: dict[bytes, Undecided] = {}
         self.forgotten: list[bytes] = []
+        self.posted: list[Posted] = []
         #: groups with entries that other instances may lease, or addresses (negated); the lowest of their ids
         self.wake: dict[int, int] = {}
         #: message groups with entries that other instances may lease: consumer group and key
@@ -230,6 +240,11 @@ class Batch:
         self.entry_groups += [group_id] * count
         self.entry_ids += half_ids
         self.entry_leases += [0] * count
+
+    def once(self, address_id: int, owner: str, producer: str, tag: bytes, half_id: int) -> None:
+        """Add the tag of a half. The batch is refused if the store has a half of this producer under it."""
+        self.rows += 1
+        self.posted.append(Posted(address_id, owner.encode(), producer.encode(), tag, half_id))
 
     def copied_half(self, half: CopiedHalf) -> None:
         """Add a large message that the store copies from another half."""

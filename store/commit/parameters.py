@@ -92,6 +92,16 @@ def _add_posts(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
         )
         if batch.left_out_ids:
             parameters += (arrays.int8(batch.left_out_ids), arrays.int4(batch.left_out_groups))
+    if batch.posted:
+        names.append("posted")
+        addresses, owners, producers, tags, half_ids = zip(*batch.posted, strict=True)
+        parameters += (
+            arrays.int4(addresses),
+            arrays.text(owners),
+            arrays.text(producers),
+            arrays.bytea(tags),
+            arrays.int8(half_ids),
+        )
     _add_places(batch, names, parameters)
 
 

@@ -80,6 +80,12 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "select g, i, i, l from unnest({0}, {1}, {2}) u(g, i, l)",
         ("int4[]", "int8[]", "int4[]"),
     ),
+    # The delivery-tags of producers (P22). It waits for another instance's batch that posts under the same.
+    "posted": (
+        f"insert into {SCHEMA}.posted (address_id, owner, producer, tag, half_id) "
+        "select a, o, p, t, i from unnest({0}, {1}, {2}, {3}, {4}) u(a, o, p, t, i) on conflict do nothing returning 1",
+        ("int4[]", "text[]", "text[]", "bytea[]", "int8[]"),
+    ),
     # Single rows of a batch: these do what half, entry, gone, commit and op do, without the tables that "unnest" fills.
     "one_half": (
         f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
@@ -341,10 +347,12 @@ _NOT_HELD = ("CO001", "an entry is not held")
 _DECIDED = ("CO005", "a checkable transaction is decided")
 _ADDRESS_GONE = ("CO003", "an address that is posted to is gone")
 _LEFT_OUT = ("22000", "halves were left out of a commit")
+_POSTED_BEFORE = ("CO012", "a message was posted before under its delivery-tag")
 _GROUPS_CHANGED = ("CO004", "a queue has groups beside the default one")
 #: A part, a condition on which the whole batch is refused, the SQLSTATE, the reason.
 REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("gone", "(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
+    ("posted", "(select count(*) from posted) <> cardinality({0})", *_POSTED_BEFORE),
     ("one_gone", "not exists (select from one_gone)", *_NOT_HELD),
     ("back", "(select count(*) from back) <> cardinality({1})", *_NOT_HELD),
     # Always false; evaluating it locks the rows before the other parts are evaluated.

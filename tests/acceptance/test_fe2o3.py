@@ -107,3 +107,9 @@ def test_lasting_and_shared_subscriptions(run: Run) -> None:
 def test_a_sender_is_detached_and_resumed(run: Run) -> None:
     """Its posts were answered before its detach was, so that it has nothing to send again (part 2, section 2.6.13)."""
     assert run("resume")["left"] == [*(f"m{number}" for number in range(20)), "after"]
+
+
+@pytest.mark.rule("P21")
+def test_a_receiver_tells_later_what_it_has_accepted(run: Run) -> None:
+    """It was detached before it could: it tells by the map of its next attach (part 2, section 2.7.3)."""
+    assert run("recover") == {"seen": ["m0", "m1"], "left": []}

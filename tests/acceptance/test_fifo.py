@@ -67,6 +67,16 @@ def test_a_group_goes_on_when_its_link_is_detached(begin: Begin, address: str) -
     assert other.bodies() == [0, 1]
 
 
+@pytest.mark.rule("P21", "D3")
+def test_what_a_consumer_did_and_could_not_tell_lets_the_next_come(begin: Begin, address: str) -> None:
+    lost, session = begin(), begin()
+    post(session.sender(address), "aaa")
+    had = lost.receiver(address).take()
+    lost.peer.close_socket()
+    receiver = session.receiver(address, unsettled={had.tag: Accepted()})
+    assert receiver.bodies() == [1, 2]
+
+
 def test_groups_are_shared(begin: Begin, address: str) -> None:
     session = begin()
     receivers = [session.receiver(address, credit=10) for _ in range(4)]

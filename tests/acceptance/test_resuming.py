@@ -1,23 +1,38 @@
 """Links that come again with unsettled deliveries (part 2, section 2.6.13), and how long a terminus is said to stay.
 
 The service keeps the state of no link: its answer has no map of unsettled deliveries and a terminus that goes with the
-link. A sender then sends again what has no outcome yet, as a new delivery (tag 1 of the standard's example), and what a
-receiver still lists is forgotten.
+link. A sender then sends again what has no outcome yet, as a new delivery (tag 1 of the standard's example). Of what a
+receiver still lists its outcomes are applied, as the tags name the messages; the others come again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.fix_night import by_night
 from tests.fix_wire import Begin
-from tests.wire.frames import RECEIVER, SENDER, Accepted, Attach, Modified, Received, Source, Target
+from tests.wire.frames import (
+    RECEIVER,
+    SENDER,
+    Accepted,
+    Attach,
+    Error,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    Source,
+    Target,
+    TransactionalState,
+)
 from tests.wire.links import Link, Receiver
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
-from tests.wire.queues import post
+from tests.wire.queues import dead_letters, post, select
 from tests.wire.types import Described, Symbol, UInt, ULong, symbols
 
 ASKED = [
@@ -294,7 +309,7 @@ def test_a_receiver_whose_map_is_not_complete_is_refused(begin: Begin, address: 
 
 
 @pytest.mark.rule("P19", "D5")
-@pytest.mark.parametrize("state", [None, Accepted(), Received(section_number=0, section_offset=1)])
+@pytest.mark.parametrize("state", [None, Received(section_number=0, section_offset=1)])
 @pytest.mark.parametrize("listed", [True, False])
 def test_what_a_receiver_had_comes_to_the_next_counted(begin: Begin, address: str, listed: bool, state: Any) -> None:
     session = begin()
@@ -311,6 +326,90 @@ def test_what_a_receiver_had_comes_to_the_next_counted(begin: Begin, address: st
     receiver.detach()
     (last,) = session.receiver(address).drain()
     assert (last.body, last.count) == (b"1", 2)
+
+
+OUTCOMES = [
+    pytest.param(Accepted(), [], id="accepted"),
+    pytest.param(Rejected(), [], id="rejected"),
+    pytest.param(Released(), [(b"1", 1)], id="released"),
+    pytest.param(Modified(delivery_failed=True), [(b"1", 2)], id="failed"),
+]
+
+
+@pytest.mark.rule("P21", "D5")
+@pytest.mark.parametrize(("state", "left"), OUTCOMES)
+@pytest.mark.parametrize("attach", [Session.receiver, by_night(partial(select, selector="true = true"))])
+def test_what_a_receiver_has_decided_and_could_not_tell(
+    begin: Begin, address: str, state: Any, left: list[tuple[bytes, int]], attach: Callable[..., Receiver]
+) -> None:
+    """Another message comes first and later: nothing else is decided."""
+    lost, session = begin(container_id=address), begin(container_id=address)
+    post(session, address, b"1", b"2")
+    had = lost.receiver(address, name="again").take()
+    lost.peer.close_socket()
+    receiver = attach(session, address, name="again", unsettled={had.tag: state}, credit=10)
+    assert_goes_with_its_link(receiver.answer)
+    arrived = sorted((each.body, each.count) for each in receiver.take_many(1 + len(left)))
+    assert arrived == [*left, (b"2", 0)]
+    receiver.detach()
+    queued = session.receiver(address).drain()
+    assert sorted(each.body for each in queued) == [*(body for body, _ in left), b"2"]
+
+
+@pytest.mark.rule("P21")
+def test_a_rejection_that_could_not_be_told_has_its_error(begin: Begin, address: str) -> None:
+    lost, session = begin(container_id=address), begin(container_id=address)
+    post(session, address, b"1")
+    had = lost.receiver(address, name="again").take()
+    lost.peer.close_socket()
+    error = Error(condition="shop:sold-out", description="no more of it")
+    receiver = session.receiver(address, name="again", unsettled={had.tag: Rejected(error=error)}, credit=1)
+    post(session, address, b"2")
+    assert receiver.take().body == b"2"
+    letter = dead_letters(session, address).take()
+    assert letter.message.annotations["x-opt-last-error"] == "shop:sold-out: no more of it"
+
+
+@pytest.mark.rule("P21", "T26")
+def test_an_outcome_in_a_transaction_is_its_own(begin: Begin, address: str) -> None:
+    """The transaction went with its connection: the delivery comes again."""
+    lost, session = begin(container_id=address), begin(container_id=address)
+    post(session, address, b"1")
+    had = lost.receiver(address, name="again").take()
+    txn = lost.control().declare()
+    lost.peer.close_socket()
+    state = TransactionalState(txn_id=txn, outcome=Accepted())
+    receiver = session.receiver(address, name="again", unsettled={had.tag: state})
+    assert receiver.take().body == b"1"
+
+
+NO_MAPS = [
+    pytest.param({"0": Accepted()}, "tags of at most 32 octets", id="a string"),
+    pytest.param({b"0" * 33: Accepted()}, "tags of at most 32 octets", id="a long tag"),
+    pytest.param({b"0": True}, "no delivery-state", id="no state"),
+    pytest.param({b"0": Described(Symbol("x:done:list"), [])}, "is not an outcome", id="another state"),
+]
+
+
+@pytest.mark.rule("P21")
+@pytest.mark.parametrize(("unsettled", "text"), NO_MAPS)
+def test_a_map_that_is_none(begin: Begin, address: str, unsettled: dict[Any, Any], text: str) -> None:
+    """The link is refused, and the session goes on."""
+    session = begin()
+    post(session, address, b"1")
+    receiver = session.receiver(address, unsettled=unsettled, credit=1)
+    assert receiver.error == "amqp:invalid-field"
+    assert text in str(receiver.detached)
+    assert session.receiver(address).bodies() == [b"1"]
+
+
+@pytest.mark.rule("P21")
+@pytest.mark.parametrize("tag", [b"", b":", b"7", b"another-store:1", b"0" * 32])
+def test_tags_of_others_are_of_no_delivery_here(begin: Begin, address: str, tag: bytes) -> None:
+    session = begin()
+    post(session, address, b"1")
+    receiver = session.receiver(address, unsettled={tag: Accepted()})
+    assert receiver.take().body == b"1"
 
 
 @pytest.mark.rule("P19", "P13")

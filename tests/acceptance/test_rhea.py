@@ -138,6 +138,11 @@ def test_a_message_goes_through_unchanged(run: Run, service: Service) -> None:
     assert seen["left"] == []
 
 
+@pytest.mark.rule("P22")
+def test_a_producer_that_comes_again_posts_once(run: Run) -> None:
+    assert run("producer") == {"answers": ["accepted"] * 6, "left": ["m0", "m1", "m2", "m3"]}
+
+
 @pytest.mark.rule("P6")
 def test_settled_sends_and_settled_receipts(run: Run) -> None:
     seen = run("settled")

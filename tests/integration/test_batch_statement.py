@@ -175,6 +175,7 @@ def _combinations() -> Iterator[tuple[str, ...]]:
 
 def _rare() -> Iterator[tuple[str, ...]]:
     yield from (("registered",), ("forgotten",), ("half", "gone", "op", "registered", "forgotten", "wake"))
+    yield ("half", "entry", "posted", "there", "split")
     post = ("half", "there", "pending")
     new, first = ("half", "there", "pending", "declared"), ("half", "there", "free", "pending", "listed")
     yield from (new, first, (*post, "enlisted"), ("free", "orphaned", "overdue"), ("gone", "free", "decided", "mark"))
@@ -225,7 +226,7 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
     # of 4,607 sets of parts and the rare ones, those with the five in two forms, those for queues alone in two
-    assert count == 11_370
+    assert count == 11_374
 
 
 def test_arrays_say_the_types_that_the_statement_expects() -> None:
@@ -262,6 +263,13 @@ def _batches() -> Iterator[batch.Batch]:
     listed.forget(bytes(15) + b"\3")
     listed.notify(1, 1)
     yield listed
+    for of_each in (1, 2):
+        once = batch.Batch()
+        for tag in range(of_each):
+            once.half(tag, statements.NO_TXN, 1, b"m")
+            once.entry(1, 1, tag, 0, terms.PLAIN)
+            once.once(1, "", "shop", b"%d" % tag, tag)
+        yield once
     checked = batch.Batch()
     checked.half(1, bytes(15) + b"\4", 1, b"m")
     rows = checked.check_back()

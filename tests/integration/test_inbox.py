@@ -141,6 +141,16 @@ def test_it_is_forgotten_after_its_time(database: Connection, database_url: str)
     assert database.scalar(text("select count(*) from coordinator.inbox")) == 3
 
 
+@pytest.mark.rule("P22")
+def test_the_tags_of_producers_are_forgotten_after_as_long(database: Connection, database_url: str) -> None:
+    rows = "select 1, '', 'shop', n::text::bytea, n, now() - make_interval(hours => n) from generate_series(1, 10) n"
+    database.execute(text(f"insert into coordinator.posted {rows}"))
+    database.commit()
+    settings = Settings(retention=RetentionSettings(hours=1, decisions_hours=1, inbox_hours=3.5))
+    assert maintain(settings, database_url) == 0
+    assert database.scalars(text("select half_id from coordinator.posted order by half_id")).all() == [1, 2, 3]
+
+
 class Applications:
     """Sessions of roles of applications: "one" and "two" are members of "team", "other" is not."""
 

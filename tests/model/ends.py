@@ -121,6 +121,7 @@ class SenderEnd(LinkEnd):
     peer = "a client"
     continues = False
     ending: Refusal | None = None
+    producer: str | None = None
 
     def __init__(self, driver: InProcess, step: AttachSender, address: Address | None) -> None:
         super().__init__(driver, step.link, step.connection, step.session)
@@ -132,6 +133,9 @@ class SenderEnd(LinkEnd):
         txn_id = None if step.txn is None else self.driver.txn_id(step.txn)
         message = truth.octets(self.driver.history, step)
         self.driver.service.posts.take(self, label, message, step.settled, txn_id)
+
+    def tag(self, delivery: Label, settled: bool) -> bytes:
+        raise AssertionError("no model has producers")
 
     def waits(self, delivery: Label, octets: int) -> None:
         pass

@@ -84,7 +84,7 @@ SESSIONS = (
     kept("2.6.12", MUST, "A consumer in mode second: the service settles first, with the outcome, once it is stored, and not before.",
          "transport: a_receiver_that_settles_second", "transactional_retirement: a_receiver_that_settles_second_in_a_transaction"),
     kept("2.6.13", MUST, "An attach says which deliveries are unsettled; without such a map there are none to resume.",
-         "resuming: a_sender_that_comes_again_sends_again"),
+         "resuming: a_sender_that_comes_again_sends_again", "resuming: what_a_receiver_has_decided_and_could_not_tell"),
     kept("2.6.13", MUST, "A transfer with resume of a delivery that its receiver does not have is ignored.",
          "resuming: a_transfer_that_resumes_is_ignored", "resuming: a_transfer_that_resumes_in_a_transaction"),
     kept("2.6.3", MUST, "The attach of a terminus that was there before has its unsettled deliveries: there are none, so the answer has no map.",

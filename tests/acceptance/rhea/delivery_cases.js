@@ -264,7 +264,22 @@ async function large(client) {
     return { answered: answered.kind, equal: item.body.content.equals(body.content) };
 }
 
+// P22: a producer that comes again on another connection posts what it has had no answer of under the same tags.
+async function producer(client) {
+    const answers = [];
+    for (const upTo of [2, 4]) {
+        const connection = await client.connect();
+        const properties = { 'coordinator:producer': 'shop' };
+        const sender = await client.sender(connection, client.address('q'), { properties });
+        for (let i = 0; i < upTo; i++) answers.push((await answer(sender.send({ body: `m${i}` }, `order-${i}`))).kind);
+        connection.close();
+        await next(connection, 'connection_close');
+    }
+    return { answers, left: await client.takeAll('q') };
+}
+
 module.exports = {
+    producer,
     send_and_receive: sendAndReceive,
     settled,
     drain,

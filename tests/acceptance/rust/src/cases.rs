@@ -4,13 +4,13 @@ use std::error::Error;
 
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::sasl_profile::{scram::{SaslScramSha256, SaslScramSha512}, SaslProfile};
-use fe2o3_amqp::link::receiver::CreditMode;
+use fe2o3_amqp::link::receiver::{CreditMode, ResumingReceiver};
 use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::transaction::{
     Controller, OwnedTransaction, Transaction, TransactionAcquisition, TransactionDischarge, TransactionPosting,
     TransactionRetirement,
 };
-use fe2o3_amqp::types::definitions::SenderSettleMode;
+use fe2o3_amqp::types::definitions::{ReceiverSettleMode, SenderSettleMode};
 use fe2o3_amqp::types::messaging::{
     DistributionMode, Header, Message, Modified, Outcome, Properties, Source, Target, TerminusExpiryPolicy,
 };
@@ -45,6 +45,7 @@ pub async fn run(case: &str, url: &str) -> Result<Option<Value>, Failure> {
         "dead-letters" => dead_letters(&mut client).await?,
         "subscription" => subscription(&mut client, url).await?,
         "resume" => resume(&mut client).await?,
+        "recover" => recover(&mut client).await?,
         _ => return Ok(None),
     };
     client.close().await?;
@@ -551,4 +552,32 @@ async fn resume(client: &mut Client) -> Result<Value, Failure> {
     accepted(sender.send("after".to_string()).await?)?;
     sender.close().await?;
     Ok(json!({"left": client.take_all("q").await?}))
+}
+
+/// A receiver that is detached before its delivery is accepted, and resumed with what is accepted by then.
+async fn recover(client: &mut Client) -> Result<Value, Failure> {
+    client.send("q", &["m0", "m1"]).await?;
+    let mut receiver = Receiver::builder()
+        .name("recover")
+        .source(client.address("q"))
+        .receiver_settle_mode(ReceiverSettleMode::Second)
+        .credit_mode(CreditMode::Manual)
+        .attach(&mut client.session)
+        .await?;
+    receiver.set_credit(1).await?;
+    let first = receiver.recv::<String>().await?;
+    let disposer = receiver.disposer();
+    let detached = receiver.detach().await.map_err(|(_, error)| error)?;
+    disposer.accept(&first).await?;
+    let mut receiver = match detached.resume().await? {
+        ResumingReceiver::Complete(receiver)
+        | ResumingReceiver::IncompleteUnsettled(receiver)
+        | ResumingReceiver::Resume(receiver) => receiver,
+    };
+    receiver.set_credit(1).await?;
+    let second = receiver.recv::<String>().await?;
+    receiver.accept(&second).await?;
+    receiver.close().await?;
+    let seen = [first.into_body(), second.into_body()];
+    Ok(json!({"seen": seen, "left": client.take_all("q").await?}))
 }

@@ -14,7 +14,7 @@ import pytest
 from tests.fix_certificates import Authority, key_of
 from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service, running
-from tests.fix_websocket import WebSockets
+from tests.fix_websocket import PlainWebSocket, WebSockets
 from tests.wire.frames import AMQP_HEADER, Close
 from tests.wire.messages import data
 from tests.wire.queues import goes_through, reads_late
@@ -306,7 +306,7 @@ def test_its_own_address_is_no_other_origin(raw: socket.socket, host: str) -> No
 
 @pytest.mark.rule("S14", "S1")
 def test_its_own_name_is_no_other_origin_where_a_login_is_asked_for(rules: None) -> None:
-    with running(lambda folder: _PlainWebSocket(folder, {"login.anonymous": "never"})) as service:
+    with running(lambda folder: PlainWebSocket(folder, {"login.anonymous": "never"})) as service:
         for origin, status in (("https://a.example", 101), ("https://b.example", 403)):
             with connected(service.port) as sock:
                 assert Client(sock, request(Host="a.example", Origin=origin)).status == status
@@ -325,7 +325,7 @@ def test_peers_that_stop_give_way(rules: None) -> None:
     """As those that send no header of AMQP: half a request, no frame, half a frame, pings alone."""
     stages = (b"", request()[:-3], request(), request() + frame(BINARY, AMQP_HEADER)[:9], request() + frame(PING))
     settings = {"bounds.opening_seconds": "1"}
-    with running(lambda folder: _PlainWebSocket(folder, settings)) as service:
+    with running(lambda folder: PlainWebSocket(folder, settings)) as service:
         peers = [connected(service.port) for _ in stages]
         for peer, octets in zip(peers, stages, strict=True):
             peer.sendall(octets)
@@ -337,15 +337,9 @@ def test_peers_that_stop_give_way(rules: None) -> None:
             peer.close()
 
 
-class _PlainWebSocket(Service):
-    @property
-    def listens(self) -> list[str]:
-        return [f"ws://127.0.0.1:{self.port}{PATH}"]
-
-
 @pytest.mark.rule("S14", "F5")
 def test_a_service_that_stops_ends_its_websockets(rules: None) -> None:
-    with running(lambda folder: _PlainWebSocket(folder, {})) as service:
+    with running(lambda folder: PlainWebSocket(folder, {})) as service:
         peer = WebSocketPeer(service.port)
         peer.begin_websocket()
         peer.open()

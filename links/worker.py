@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -168,6 +169,9 @@ def main(handed: Handed) -> int:
     gc.collect()
     gc.freeze()
     reactor.run()
+    for connection in reactor.connections:  # without an open there was no close: the end of TLS, or of the WebSocket
+        with suppress(OSError):
+            connection.socket.shutdown(socket.SHUT_WR)
     reactor.leaving.close()
     service.close()
     if status != STATUS_FENCED:

@@ -339,14 +339,21 @@ def test_peers_that_stop_give_way(rules: None) -> None:
 
 @pytest.mark.rule("S14", "F5")
 def test_a_service_that_stops_ends_its_websockets(rules: None) -> None:
+    """Behind AMQP's close, where there was an open; a request that is not whole ends."""
+    closed = Message(CLOSE, (1000).to_bytes(2, "big"))
     with running(lambda folder: PlainWebSocket(folder, {})) as service:
         peer = WebSocketPeer(service.port)
         peer.begin_websocket()
         peer.open()
-        half = connected(service.port)
+        half, silent, greeted = (connected(service.port) for _ in range(3))
         half.sendall(request()[:-3])
+        begun = [peer.web, Client(silent), _greeted(Client(greeted))]
         assert service.stop() == 0
-        assert peer.closed().condition == "amqp:connection:forced"
-        assert peer.web.ended()
-        half.close()
+        assert peer.wait(Close).error.condition == "amqp:connection:forced"
+        for client in begun:
+            assert closed in iter(client.read, None)
+            assert client.ended()
+        assert half.recv(1) == b""
+        for sock in (half, silent, greeted):
+            sock.close()
         peer.close_socket()

@@ -14,7 +14,7 @@ from tests.wire.websocket import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, 
 STAGES = ("request", "frames", "inside")
 
 _END = b"\r\n\r\n"
-#: of servers: 8 octets at most beside what it has
+#: what a frame may say that it has
 _SIZES = (0, 1, 125, 126, 127, 0xFFFF, 0x10000, 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 
 # The request.

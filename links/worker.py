@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -169,10 +168,7 @@ def main(handed: Handed) -> int:
     gc.collect()
     gc.freeze()
     reactor.run()
-    for connection in reactor.connections:  # without an open there was no close: the end of TLS, or of the WebSocket
-        with suppress(OSError):
-            connection.socket.shutdown(socket.SHUT_WR)
-    reactor.leaving.close()
+    reactor.end()
     service.close()
     if status != STATUS_FENCED:
         _end(database_url, registration.instance_id)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.acceptance.clients import run_case
 from tests.fix_certificates import Authority, key_of
+from tests.fix_jms import Driver
 from tests.fix_nginx import Nginx
 from tests.fix_service import PATIENCE, running
 from tests.fix_websocket import WebSockets
@@ -58,6 +59,19 @@ def test_rhea_behind_nginx(nginx: Nginx, ca: Authority, rhea_project: Path) -> N
     assert run_case("node", "driver.js", "commit", url, cwd=rhea_project, more=trusts)["after"] == ["m0", "m1", "m2"]
     seen = run_case("node", "driver.js", "large", url, cwd=rhea_project, more=trusts)
     assert seen == {"answered": "accepted", "equal": True}
+
+
+@pytest.mark.rule("P2", "T7", "T9")
+def test_qpid_jms_behind_nginx(nginx: Nginx, jms_classpath: str) -> None:
+    """It sends an Origin: the host and port that it asked for."""
+    url = f"amqpwss://127.0.0.1:{nginx.port}{PATH}?transport.trustAll=true&transport.verifyHost=false"
+    driver = Driver(jms_classpath, "commit-and-rollback", url)
+    try:
+        seen = driver.line()
+    finally:
+        driver.end()
+    assert seen["after_commit"] == ["committed0", "committed1", "committed2"]
+    assert seen["after_rollback"] == ["next0", "end"]
 
 
 @pytest.mark.rule("T7")

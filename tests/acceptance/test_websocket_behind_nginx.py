@@ -16,6 +16,7 @@ from tests.fix_certificates import Authority, key_of
 from tests.fix_jms import Driver
 from tests.fix_nginx import Nginx
 from tests.fix_service import PATIENCE, running
+from tests.fix_users import PASSWORD, add_users
 from tests.fix_websocket import WebSockets
 from tests.wire.messages import data
 from tests.wire.peer import Ended
@@ -31,8 +32,9 @@ _OFTEN_MS = 2000
 @pytest.fixture(scope="module")
 def service(ca: Authority) -> Iterator[WebSockets]:
     certificate = ca.sign("websocket-behind", alternative="IP:127.0.0.1")
-    settings = {"tls.certificate": str(certificate), "tls.key": str(key_of(certificate))}
+    settings = {"tls.certificate": str(certificate), "tls.key": str(key_of(certificate)), "login.plain": "always"}
     with running(lambda folder: WebSockets(folder, settings)) as service:
+        add_users(service, "alice")
         yield service
 
 
@@ -59,6 +61,8 @@ def test_rhea_behind_nginx(nginx: Nginx, ca: Authority, rhea_project: Path) -> N
     assert run_case("node", "driver.js", "commit", url, cwd=rhea_project, more=trusts)["after"] == ["m0", "m1", "m2"]
     seen = run_case("node", "driver.js", "large", url, cwd=rhea_project, more=trusts)
     assert seen == {"answered": "accepted", "equal": True}
+    login = {"LOGIN_USER": "alice", "LOGIN_PASSWORD": PASSWORD, "LOGIN_MECHANISM": "PLAIN", **trusts}
+    assert run_case("node", "driver.js", "login", url, cwd=rhea_project, more=login) == {"in": True}
 
 
 @pytest.mark.rule("P2", "T7", "T9")

@@ -15,7 +15,8 @@ from tests.fix_certificates import Authority, key_of
 from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service, running
 from tests.fix_websocket import PlainWebSocket, WebSockets
-from tests.wire.frames import AMQP_HEADER, Close
+from tests.wire import frames
+from tests.wire.frames import AMQP_HEADER, Close, Open
 from tests.wire.messages import data
 from tests.wire.queues import goes_through, reads_late
 from tests.wire.websocket import (
@@ -136,6 +137,18 @@ def test_octet_by_octet(raw: socket.socket) -> None:
     client = Client(raw, b"")
     assert client.status == 101
     assert client.read() == Message(BINARY, AMQP_HEADER)
+
+
+@pytest.mark.rule("S14", "P14")
+@pytest.mark.parametrize("tls", [False, True])
+def test_frames_of_an_octet_at_once(dial: Dial, tls: bool) -> None:
+    """More than a read takes: the socket has nothing more, nor TLS, when the last of them are taken."""
+    peer = dial(tls=tls)
+    octets = AMQP_HEADER + frames.frame(Open(container_id="x" * 1000)) + frames.frame(Close())
+    peer.web.socket.sendall(b"".join(frame(BINARY, octets[at : at + 1]) for at in range(len(octets))))
+    assert peer.read_header() == AMQP_HEADER
+    peer.wait(Open)
+    assert peer.wait(Close).error is None
 
 
 @pytest.mark.rule("S14")

@@ -452,11 +452,18 @@ class TlsSettings(_Section):
     ] = "asked"
 
 
+_ORIGIN = re.compile(r"(https?)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.IGNORECASE)
+#: which browsers leave out
+_USUAL_PORTS = {"http": "80", "https": "443"}
+
+
 def _origin(value: str) -> str:
     """:raises ValueError: it is no origin of web pages."""
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.netloc or value != f"{parts.scheme}://{parts.netloc}":
+    found = _ORIGIN.fullmatch(value)
+    if found is None:
         raise ValueError("expected http://host or https://host:port, as browsers send it in Origin")
+    if found[2] == _USUAL_PORTS[found[1].lower()]:
+        raise ValueError(f"expected it without its usual port {found[2]}, as browsers send it in Origin")
     return value.lower()
 
 

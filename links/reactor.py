@@ -380,6 +380,15 @@ class Reactor(Loop):
     def connections(self) -> Collection[Connection]:
         return self._connections.values()
 
+    def end(self) -> None:
+        """Leave the sockets, as the loop has ended. A connection that was not opened got no close: its TLS ends, or its
+        WebSocket.
+        """
+        for connection in self.connections:
+            with suppress(OSError):  # the peer is gone
+                connection.socket.shutdown(socket.SHUT_WR)
+        self.leaving.close()
+
     def stop_listening(self) -> None:
         for listener in self._listeners:
             self.forget(listener.fileno())

@@ -76,6 +76,8 @@ class Upgrade:
         return f"expected the request for a WebSocket with the sub-protocol {SUBPROTOCOL} at {self._door.path}"
 
     def _answer(self, octets: bytes) -> bytes:
+        if octets.count(b"\n") != octets.count(b"\r\n"):  # of which a proxy in front may make something else
+            return self._refuse(400, f"{self._expected}: it has a line that does not end by CRLF")
         try:
             self._handshake.receive_data(octets)
             requests = [event for event in self._handshake.events() if isinstance(event, Request)]
@@ -91,6 +93,8 @@ class Upgrade:
         headers = request.extra_headers
         if any(name in _OF_BODIES for name, _ in headers):
             return self._refuse(400, f"{self._expected}: it has no body")
+        if [name for name, _ in headers].count(b"sec-websocket-key") > 1:
+            return self._refuse(400, f"{self._expected}: it has one Sec-WebSocket-Key")
         path = request.target.partition("?")[0]
         if path != self._door.path:
             return self._refuse(404, f"{self._expected}, not at {printable(path, _LONGEST)}")

@@ -27,6 +27,11 @@ log = structlog.get_logger(__name__)
 #: The octets of a message of ours, with whose header it fills a record of TLS; clients take no more than 64 KiB, Qpid
 #: JMS as it is set up.
 _MESSAGE_OCTETS = (1 << 14) - 4
+#: The most frames that one read takes: a millisecond's, as each costs what thousands of its octets do. The others of
+#: the octets read so far wait for the next reads.
+_MOST_FRAMES = 64
+#: the most octets read from the socket at once
+_MOST_READ = 1 << 15
 
 
 class WebSocket(Layer):
@@ -45,6 +50,8 @@ class WebSocket(Layer):
         #: The answer to the last ping, if it is still to be sent; those to earlier ones are left out (RFC 6455, section
         #: 5.5.3).
         self._pong: Pong | None = None
+        #: whether frames may be left of the octets read so far
+        self._behind = False
         #: whether the client has ended, or its end is its own fault
         self._ended = False
         #: whether a close frame was sent
@@ -57,7 +64,8 @@ class WebSocket(Layer):
         return bool(self._begun) or self._pong is not None or super().unsent
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """Read the octets of messages; return how many. 0: the end, also if the peer violates the protocol.
+        """Read the octets of messages; return how many: up to 32 KiB, also above ``nbytes``, where frames were left. 0:
+        the end, also if the peer violates the protocol.
 
         :raises BlockingIOError: there are none for now.
         """
@@ -65,22 +73,26 @@ class WebSocket(Layer):
             return super().recv_into(buffer, nbytes)
         if self._ended:
             return 0
+        was_behind = self._behind
         with memoryview(buffer) as view:
-            size = super().recv_into(view, nbytes or len(view))
-            if not size:
-                return 0
-            taken, ended = self._take(bytes(view[:size]), view)
+            octets = b""
+            if not was_behind:
+                size = super().recv_into(view, min(nbytes or len(view), _MOST_READ))
+                if not size:
+                    return 0
+                octets = bytes(view[:size])
+            taken, ended = self._take(octets, view)
         if self.unsent and not self.flush():
             self.must_write()
-        if taken and ended:
+        if was_behind or self._behind or (taken and ended):  # the socket does not report what is left, nor TLS in it
             self.must_read()
         if not taken and not ended:
             raise BlockingIOError
         return taken
 
     def _take(self, octets: bytes, view: memoryview) -> tuple[int, bool]:
-        """Take the octets of messages among ``octets`` into ``view``; return how many, never more than those, and
-        whether the peer has ended.
+        """Take the octets of messages into ``view``, of what was left and of ``octets``; return how many, and whether
+        the peer has ended.
         """
         if self._upgrade is not None:
             self._begun = self._upgrade.take(octets)
@@ -92,7 +104,8 @@ class WebSocket(Layer):
         assert self._frames is not None
         taken = 0
         self._frames.receive_data(octets)
-        for event in self._frames.events():
+        self._behind = True
+        for number, event in enumerate(self._frames.events(), 1):
             if isinstance(event, BytesMessage):
                 end = taken + len(event.data)
                 view[taken:end] = event.data
@@ -106,8 +119,10 @@ class WebSocket(Layer):
                     self._close(event.code)
                 else:
                     self._close(event.code, str(event.reason))
-            if self._ended:
+            if self._ended or number == _MOST_FRAMES:
                 break
+        else:
+            self._behind = False
         return taken, self._ended
 
     def _close(self, code: int, why: str = "") -> None:

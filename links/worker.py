@@ -168,7 +168,7 @@ def main(handed: Handed) -> int:
     gc.collect()
     gc.freeze()
     reactor.run()
-    reactor.leaving.close()
+    reactor.end()
     service.close()
     if status != STATUS_FENCED:
         _end(database_url, registration.instance_id)

@@ -12,3 +12,11 @@ class WebSockets(Service):
     @property
     def listens(self) -> list[str]:
         return [f"ws://127.0.0.1:{self.port}{PATH}", f"wss://127.0.0.1:0{PATH}", "amqp://127.0.0.1:0"]
+
+
+class PlainWebSocket(Service):
+    """In plain text alone."""
+
+    @property
+    def listens(self) -> list[str]:
+        return [f"ws://127.0.0.1:{self.port}{PATH}"]

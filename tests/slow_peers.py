@@ -15,6 +15,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from tests.fix_service import PATIENCE
+from tests.wire import websocket
 from tests.wire.frames import (
     AMQP_HEADER,
     RECEIVER,
@@ -36,6 +37,8 @@ _WINDOW = 1 << 20
 _HALF = 20_000
 #: in place of it each peer has one of its own: links of one container steal each other
 _CONTAINER = "slow-0000"
+#: the mask of a WebSocket behind which octets are what they were
+_SEEN = bytes(4)
 _OPEN = AMQP_HEADER + frame(Open(container_id=_CONTAINER))
 _SESSION = frame(Begin(next_outgoing_id=0, incoming_window=_WINDOW, outgoing_window=_WINDOW))
 _ATTACH = frame(
@@ -91,6 +94,30 @@ def before_tls(authority: Path) -> dict[str, bytes]:
         context.wrap_bio(ssl.MemoryBIO(), going, server_hostname="127.0.0.1").do_handshake()
     hello = going.read()
     return {"nothing": b"", "half a hello": hello[: len(hello) // 2], "a hello": hello}
+
+
+def within_websockets(full: str) -> dict[str, bytes]:
+    """The same over WebSockets, and before it and between it what is theirs alone."""
+    asked = websocket.request()
+    hidden = websocket.frame(websocket.BINARY, AMQP_HEADER)
+    there = {
+        f"{stage}, in a message": asked + websocket.frame(websocket.BINARY, octets, mask=_SEEN)
+        for stage, octets in stages(full).items()
+        if octets and stage != HALF_A_MESSAGE
+    }
+    return {
+        "nothing": b"",
+        "half a request": asked[:-3],
+        "a request": asked,
+        "a request of nearly 8 KiB": asked[:-2] + b"A: " + b"b" * (8000 - len(asked)),
+        "half a frame of a WebSocket": asked + hidden[:9],
+        "the begin of a frame of 1 GiB": asked + b"\x82\xff" + (1 << 30).to_bytes(8, "big") + hidden[2:],
+        "a message without an end": asked + websocket.frame(websocket.BINARY, AMQP_HEADER, last=False),
+        "a text": asked + websocket.frame(websocket.TEXT, b"AMQP"),
+        "pings": asked + websocket.frame(websocket.PING, bytes(125)) * 100,
+        "a close": asked + websocket.frame(websocket.CLOSE),
+        **there,
+    }
 
 
 HALF_A_HANDSHAKE = "half a handshake"

@@ -14,11 +14,13 @@ import pytest
 from tests.acceptance.engine_client import Client
 from tests.acceptance.neighbour import neighbour
 from tests.fix_certificates import Authority, key_of
+from tests.fix_night import by_night
 from tests.fix_service import PATIENCE, Service, TwoDoors, running, running_service
 from tests.fix_users import PASSWORD, add_users
-from tests.slow_peers import before_tls, slow_peers, stages, within_tls
+from tests.slow_peers import before_tls, slow_peers, stages, within_tls, within_websockets
 from tests.wire.peer import Ended, Peer
 from tests.wire.sasl import Login, ScramClient
+from tests.wire.websocket import PATH, WebSocketPeer
 from tests.workers import Worker
 
 PEERS = 2_000
@@ -32,7 +34,7 @@ MEMORY = {"limits.memory_bytes": "64 MiB"}
 
 
 @contextmanager
-def all_of_them_end(service: Service, most_each: int) -> Iterator[Worker]:
+def all_of_them_end(service: Service, most_each: int, count: int = PEERS) -> Iterator[Worker]:
     """Afterwards the worker has no descriptor more than before, and has held no more than it may for each of them."""
     worker = Worker(service)
     before = worker.descriptors
@@ -41,7 +43,7 @@ def all_of_them_end(service: Service, most_each: int) -> Iterator[Worker]:
     while worker.descriptors > before:
         assert time.monotonic() < deadline, f"{worker.descriptors - before} connections are there still"
         time.sleep(0.1)
-    assert worker.peak < PEERS * most_each
+    assert worker.peak < count * most_each
 
 
 def _come_in(log_in: Callable[[], None]) -> None:
@@ -104,6 +106,33 @@ def test_two_thousand_slow_peers_of_tls_beside_a_neighbour(ca: Authority) -> Non
         with slow_peers() as peers, neighbour(service) as beside, all_of_them_end(service, MOST_EACH_BEHIND_TLS):
             peers.connect(behind_tls, before_tls(ca.certificate), PEERS // 4)
             peers.connect(behind_tls, within_tls("full"), PEERS - PEERS // 4, context)
+            commits = beside.commits
+            _come_in(log_in)
+        assert beside.commits > commits
+
+
+class _AlsoWebSockets(Service):
+    @property
+    def listens(self) -> list[str]:
+        return [self.url, f"ws://127.0.0.1:0{PATH}"]
+
+
+@pytest.mark.rule("S4", "S5", "S14")
+@pytest.mark.parametrize("count", [PEERS // 2, by_night(PEERS)])
+def test_slow_peers_of_websockets_beside_a_neighbour(count: int) -> None:
+    """In the request, in frames, and at the stages above within messages."""
+    with running(lambda folder: _AlsoWebSockets(folder, {**SECONDS, **MEMORY})) as service:
+        _fill(service)
+        port = service.ports[1]
+
+        def log_in() -> None:
+            client = WebSocketPeer(port)
+            client.begin_websocket()
+            client.open()
+            client.close_socket()
+
+        with slow_peers() as peers, neighbour(service) as beside, all_of_them_end(service, MOST_EACH, count):
+            peers.connect(port, within_websockets("full"), count)
             commits = beside.commits
             _come_in(log_in)
         assert beside.commits > commits

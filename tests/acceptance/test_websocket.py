@@ -14,8 +14,9 @@ import pytest
 from tests.fix_certificates import Authority, key_of
 from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service, running
-from tests.fix_websocket import WebSockets
-from tests.wire.frames import AMQP_HEADER, Close
+from tests.fix_websocket import PlainWebSocket, WebSockets
+from tests.wire import frames
+from tests.wire.frames import AMQP_HEADER, Close, Open
 from tests.wire.messages import data
 from tests.wire.queues import goes_through, reads_late
 from tests.wire.websocket import (
@@ -23,6 +24,7 @@ from tests.wire.websocket import (
     BINARY,
     CLOSE,
     CONTINUATION,
+    KEY,
     PATH,
     PING,
     PONG,
@@ -135,6 +137,18 @@ def test_octet_by_octet(raw: socket.socket) -> None:
     client = Client(raw, b"")
     assert client.status == 101
     assert client.read() == Message(BINARY, AMQP_HEADER)
+
+
+@pytest.mark.rule("S14", "P14")
+@pytest.mark.parametrize("tls", [False, True])
+def test_frames_of_an_octet_at_once(dial: Dial, tls: bool) -> None:
+    """More than a read takes: the socket has nothing more, nor TLS, when the last of them are taken."""
+    peer = dial(tls=tls)
+    octets = AMQP_HEADER + frames.frame(Open(container_id="x" * 1000)) + frames.frame(Close())
+    peer.web.socket.sendall(b"".join(frame(BINARY, octets[at : at + 1]) for at in range(len(octets))))
+    assert peer.read_header() == AMQP_HEADER
+    peer.wait(Open)
+    assert peer.wait(Close).error is None
 
 
 @pytest.mark.rule("S14")
@@ -262,6 +276,12 @@ _REFUSED = {
     "a host that is none": (request(Host="\xff"), 400, "no ASCII"),
     "a sub-protocol that is none": (request(Sec_WebSocket_Protocol="\xff"), 400, "no ASCII"),
     "a body": (request(Content_Length="3") + b"abc", 400, "it has no body"),
+    "a body in chunks": (request(Transfer_Encoding="chunked") + b"0\r\n\r\n", 400, "it has no body"),
+    "two hosts": (request(Connection="Upgrade\r\nHost: elsewhere"), 400, "Bad HTTP message"),
+    "two keys": (request(Connection=f"Upgrade\r\nSec-WebSocket-Key: {KEY}"), 400, "one Sec-WebSocket-Key"),
+    "a line that ends by LF": (request(Connection="Upgrade\nA: b"), 400, "line that does not end by CRLF"),
+    "an end by LF, and more": (request()[:-4] + b"\n\n" + request(), 400, "line that does not end by CRLF"),
+    "a line that is folded": (request(Connection="Upgrade\r\n B: c"), 400, "'Connection: Upgrade'"),
     "POST": (request(method="POST"), 400, "begins with GET"),
     "AMQP's header": (AMQP_HEADER, 400, "begins with GET"),
     "TLS": (b"\x16\x03\x01\x02\x00", 400, "begins with GET"),
@@ -306,7 +326,7 @@ def test_its_own_address_is_no_other_origin(raw: socket.socket, host: str) -> No
 
 @pytest.mark.rule("S14", "S1")
 def test_its_own_name_is_no_other_origin_where_a_login_is_asked_for(rules: None) -> None:
-    with running(lambda folder: _PlainWebSocket(folder, {"login.anonymous": "never"})) as service:
+    with running(lambda folder: PlainWebSocket(folder, {"login.anonymous": "never"})) as service:
         for origin, status in (("https://a.example", 101), ("https://b.example", 403)):
             with connected(service.port) as sock:
                 assert Client(sock, request(Host="a.example", Origin=origin)).status == status
@@ -325,7 +345,7 @@ def test_peers_that_stop_give_way(rules: None) -> None:
     """As those that send no header of AMQP: half a request, no frame, half a frame, pings alone."""
     stages = (b"", request()[:-3], request(), request() + frame(BINARY, AMQP_HEADER)[:9], request() + frame(PING))
     settings = {"bounds.opening_seconds": "1"}
-    with running(lambda folder: _PlainWebSocket(folder, settings)) as service:
+    with running(lambda folder: PlainWebSocket(folder, settings)) as service:
         peers = [connected(service.port) for _ in stages]
         for peer, octets in zip(peers, stages, strict=True):
             peer.sendall(octets)
@@ -337,22 +357,23 @@ def test_peers_that_stop_give_way(rules: None) -> None:
             peer.close()
 
 
-class _PlainWebSocket(Service):
-    @property
-    def listens(self) -> list[str]:
-        return [f"ws://127.0.0.1:{self.port}{PATH}"]
-
-
 @pytest.mark.rule("S14", "F5")
 def test_a_service_that_stops_ends_its_websockets(rules: None) -> None:
-    with running(lambda folder: _PlainWebSocket(folder, {})) as service:
+    """Behind AMQP's close, where there was an open; a request that is not whole ends."""
+    closed = Message(CLOSE, (1000).to_bytes(2, "big"))
+    with running(lambda folder: PlainWebSocket(folder, {})) as service:
         peer = WebSocketPeer(service.port)
         peer.begin_websocket()
         peer.open()
-        half = connected(service.port)
+        half, silent, greeted = (connected(service.port) for _ in range(3))
         half.sendall(request()[:-3])
+        begun = [peer.web, Client(silent), _greeted(Client(greeted))]
         assert service.stop() == 0
-        assert peer.closed().condition == "amqp:connection:forced"
-        assert peer.web.ended()
-        half.close()
+        assert peer.wait(Close).error.condition == "amqp:connection:forced"
+        for client in begun:
+            assert closed in iter(client.read, None)
+            assert client.ended()
+        assert half.recv(1) == b""
+        for sock in (half, silent, greeted):
+            sock.close()
         peer.close_socket()

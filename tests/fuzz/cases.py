@@ -21,7 +21,8 @@ class Case(NamedTuple):
     """``writes``: octets that go out at once; the next follow when the service has answered, or a moment later.
 
     ``frames``: how many frames each write has. ``abrupt``: the socket is reset at the end, not closed in order.
-    ``records``: what is drawn from it is done to the records of TLS, of which ``stage`` says where; none: no TLS.
+    ``records``: what is drawn from it is done to the records of TLS, or to the request and the frames of a WebSocket,
+    of which ``stage`` says where; none: there is neither.
     """
 
     generator: str

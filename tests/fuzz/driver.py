@@ -17,7 +17,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
 from tests.fuzz.cases import TXN, Case
-from tests.fuzz.tls import Contexts, Layer
+from tests.fuzz.tls import Contexts
+from tests.fuzz.tls import Layer as TlsLayer
+from tests.fuzz.websocket import Layer as WebSocketLayer
 
 #: what a write waits for an answer before the next goes out, and a flight of a handshake before the end
 _PAUSE_SECONDS = 0.004
@@ -28,17 +30,19 @@ _PLACE = re.compile(re.escape(TXN) + b"(.)", re.DOTALL)
 _NO_TXN = b"\0" * 16
 _RESET = struct.pack("ii", 1, 0)
 
+Layer = TlsLayer | WebSocketLayer
+
 
 class Hang(Exception):
     """A connection was not served in time."""
 
 
 class _Connection:
-    __slots__ = ("at", "case", "ended", "frames", "moment", "sock", "tls", "txns", "unsent", "waiting")
+    __slots__ = ("at", "case", "ended", "frames", "layer", "moment", "sock", "txns", "unsent", "waiting")
 
-    def __init__(self, case: Case, port: int, tls: Layer | None, now: float) -> None:
+    def __init__(self, case: Case, port: int, layer: Layer | None, now: float) -> None:
         self.case = case
-        self.tls = tls
+        self.layer = layer
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.setblocking(False)
@@ -53,13 +57,13 @@ class _Connection:
 
     @property
     def pause(self) -> float:
-        return _PAUSE_SECONDS if self.tls is None or self.tls.there else _HANDSHAKE_SECONDS
+        return _PAUSE_SECONDS if self.layer is None or self.layer.there else _HANDSHAKE_SECONDS
 
 
 class Driver:
-    """``ports``: in plain text and behind TLS. ``bound``: seconds within which a connection must end; ``busy()``:
-    seconds of processor time that the service's worker has used, to tell a service that hangs from a machine that has
-    no time.
+    """``ports``: in plain text, behind TLS, and for WebSockets. ``bound``: seconds within which a connection must end;
+    ``busy()``: seconds of processor time that the service's worker has used, to tell a service that hangs from a
+    machine that has no time.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class Driver:
         patience: float,
         busy: Callable[[], float],
     ) -> None:
-        self._plain, self._behind_tls = ports
+        self._plain, self._behind_tls, self._for_websockets = ports
         self._contexts = contexts
         self._width = width
         self._bound = bound
@@ -81,7 +85,7 @@ class Driver:
         self._selector = selectors.DefaultSelector()
         self._running: set[_Connection] = set()
         self._ending: dict[_Connection, float] = {}
-        #: frames that went out, by generator and stage; of TLS, its records
+        #: frames that went out, by generator and stage; of TLS its records, of a WebSocket its own frames
         self.frames: Counter[tuple[str, str]] = Counter()
         self.cases: Counter[tuple[str, str]] = Counter()
         self.octets = 0
@@ -122,14 +126,16 @@ class Driver:
         self.cases[case.generator, case.stage] += 1
         if case.records is None:
             connection = _Connection(case, self._plain, None, time.monotonic())
+        elif case.generator == "tls":
+            connection = _Connection(case, self._behind_tls, TlsLayer(case, self._contexts), time.monotonic())
         else:
-            connection = _Connection(case, self._behind_tls, Layer(case, self._contexts), time.monotonic())
+            connection = _Connection(case, self._for_websockets, WebSocketLayer(case), time.monotonic())
         self._running.add(connection)
         self._selector.register(connection.sock, selectors.EVENT_READ, connection)
-        if connection.tls is None:
+        if connection.layer is None:
             self._go_on(connection)
         else:
-            self._answer(connection, connection.tls, b"")
+            self._answer(connection, connection.layer, b"")
 
     def _turn(self) -> None:
         for key, events in self._selector.select(_PAUSE_SECONDS):
@@ -158,33 +164,33 @@ class Driver:
             )
 
     def _go_on(self, connection: _Connection) -> None:
-        case, tls = connection.case, connection.tls
-        if connection.at >= len(case.writes) or (tls is not None and (tls.over or not tls.there)):
+        case, layer = connection.case, connection.layer
+        if connection.at >= len(case.writes) or (layer is not None and (layer.over or not layer.there)):
             self._end(connection)
             return
         octets = case.writes[connection.at]
         if TXN in octets:
             txns = connection.txns
             octets = _PLACE.sub(lambda found: txns[found[1][0] % len(txns)] if txns else _NO_TXN, octets)
-        if tls is None:
+        if layer is None:
             self.frames[case.generator, case.stage] += case.frames[connection.at]
         else:
-            octets = self._counted(connection, tls, tls.out(octets))
+            octets = self._counted(connection, layer, layer.out(octets))
         connection.at += 1
         connection.unsent += octets
         self._send(connection)
 
-    def _answer(self, connection: _Connection, tls: Layer, octets: bytes) -> bytes:
-        """What TLS says by itself goes out; what the service has said in it."""
-        came, answer = tls.took(octets)
+    def _answer(self, connection: _Connection, layer: Layer, octets: bytes) -> bytes:
+        """What the layer says by itself goes out; what the service has said in it."""
+        came, answer = layer.took(octets)
         if answer and not connection.ended:
-            connection.unsent += self._counted(connection, tls, answer)
+            connection.unsent += self._counted(connection, layer, answer)
             self._send(connection)
         return came
 
-    def _counted(self, connection: _Connection, tls: Layer, octets: bytes) -> bytes:
-        self.frames[connection.case.generator, connection.case.stage] += tls.records
-        tls.records = 0
+    def _counted(self, connection: _Connection, layer: Layer, octets: bytes) -> bytes:
+        self.frames[connection.case.generator, connection.case.stage] += layer.records
+        layer.records = 0
         return octets
 
     def _send(self, connection: _Connection) -> None:
@@ -218,15 +224,15 @@ class Driver:
                 self.worst = max(self.worst, time.monotonic() - connection.moment)
             self._drop(connection, "ended" if connection.ended else "closed")
             return
-        if connection.tls is not None:
-            octets = self._answer(connection, connection.tls, octets)
+        if connection.layer is not None:
+            octets = self._answer(connection, connection.layer, octets)
         connection.txns += _DECLARED.findall(octets)
         if connection in self._running and connection.waiting and not connection.ended and self._may_go_on(connection):
             self._go_on(connection)
 
     @staticmethod
     def _may_go_on(connection: _Connection) -> bool:
-        return connection.tls is None or connection.tls.there or connection.tls.over
+        return connection.layer is None or connection.layer.there or connection.layer.over
 
     def _end(self, connection: _Connection) -> None:
         """All is said."""

@@ -19,6 +19,7 @@ from tests.fix_service import PATIENCE, Service, TwoDoors
 from tests.wire.frames import Accepted, TransactionalState
 from tests.wire.messages import data
 from tests.wire.peer import Peer
+from tests.wire.websocket import PATH
 
 #: what the service says of peers that do wrong: counted, not kept
 _ROUTINE = frozenset(
@@ -48,6 +49,10 @@ class Watched(TwoDoors):
         self._looked_at = 0
         self._found: dict[str, str] = {}
         self._worker = 0
+
+    @property
+    def listens(self) -> list[str]:
+        return [*super().listens, f"ws://127.0.0.1:0{PATH}"]
 
     def _kept(self, line: dict[str, Any]) -> bool:
         event = line.get("event")

@@ -32,6 +32,7 @@ from tests.fuzz.grammar import QUEUES, Grammar
 from tests.fuzz.mutation import Mutation
 from tests.fuzz.oracle import Bystander, Watched
 from tests.fuzz.tls import Contexts, behind_tls
+from tests.fuzz.websocket import in_websocket
 
 FOLDER = REPOSITORY / "build" / "fuzz"
 
@@ -42,6 +43,7 @@ _MOST_FAILURES = 10
 _LOOK_SECONDS = 0.5
 #: of the connections: a handshake costs what some hundreds of frames do
 _BEHIND_TLS = 0.1
+_IN_WEBSOCKETS = 0.1
 #: frames between two times that the queues are emptied
 _PIECE = 100_000
 
@@ -73,12 +75,18 @@ class Report:
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """Of both generators, by turns, for ever, some behind TLS; the same for the same seed."""
+    """Of both generators, by turns, for ever, some behind TLS or in a WebSocket; the same for the same seed."""
     random = Random(seed)
     grammar, mutation = Grammar(random), Mutation(random)
     for number in count():
         made = mutation.case() if number % 2 else Conversation(grammar, random).case()
-        yield behind_tls(random, made) if random.random() < _BEHIND_TLS else made
+        drawn = random.random()
+        if drawn < _BEHIND_TLS:
+            yield behind_tls(random, made)
+        elif drawn < _BEHIND_TLS + _IN_WEBSOCKETS:
+            yield in_websocket(random, made)
+        else:
+            yield made
 
 
 class Run:

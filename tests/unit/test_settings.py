@@ -180,6 +180,36 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, v
         load()
 
 
+@pytest.mark.rule("S14")
+@pytest.mark.parametrize(
+    "origin",
+    ["*", "shop.example", "ws://shop.example", "https://", "https://shop.example/", "https://shop.example/basket",
+     "https://shop.example?a=1", "https://shop example", "https://shop.example:many", "https://shop.example:",
+     "https://:443", "https://alice:secret@shop.example"],
+)  # fmt: skip
+def test_an_origin_that_no_browser_sends_is_refused(monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+    monkeypatch.setenv("COORDINATOR_WEBSOCKET__ORIGINS", f"https://good.example, {origin}")
+    with pytest.raises(SettingsInvalid) as refused:
+        load()
+    said = str(refused.value)
+    assert "environment variable COORDINATOR_WEBSOCKET__ORIGINS: websocket.origins.1: " in said
+    assert "expected http://host or https://host:port, as browsers send it in Origin" in said
+    assert "secret" not in said
+
+
+@pytest.mark.rule("S14")
+@pytest.mark.parametrize("origin", ["http://shop.example:80", "https://shop.example:443"])
+def test_an_origin_has_no_port_that_browsers_leave_out(origin: str) -> None:
+    with pytest.raises(SettingsInvalid, match=r"websocket\.origins\.0: .*without its usual port (80|443), as browsers"):
+        load({"websocket": {"origins": [origin]}})
+
+
+@pytest.mark.rule("S14")
+def test_origins_are_compared_in_small_letters() -> None:
+    origins = ["http://127.0.0.1:8080", "https://Shop.Example", "https://[::1]:8443", "http://shop.example:443"]
+    assert load({"websocket": {"origins": origins}}).websocket.origins == tuple(each.lower() for each in origins)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

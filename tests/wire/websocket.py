@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from tests.wire.peer import PATIENCE, Peer
+from tests.wire.peer import PATIENCE, Ended, Peer
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 PATH = "/amqp"
@@ -104,17 +104,19 @@ class Client:
 
     def _take(self, size: int) -> bytes:
         while len(self._octets) < size:
-            more = self.socket.recv(1 << 16)
-            assert more, f"the service ended behind {self._octets!r}"
-            self._octets += more
+            self._more()
         taken, self._octets = self._octets[:size], self._octets[size:]
         return taken
 
+    def _more(self) -> None:
+        more = self.socket.recv(1 << 16)
+        if not more:
+            raise Ended(f"the service ended behind {self._octets!r}")
+        self._octets += more
+
     def _until(self, end: bytes) -> bytes:
         while end not in self._octets:
-            more = self.socket.recv(1 << 16)
-            assert more, f"the service ended behind {self._octets!r}"
-            self._octets += more
+            self._more()
         return self._take(self._octets.index(end) + len(end))
 
 

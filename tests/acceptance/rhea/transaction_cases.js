@@ -53,6 +53,26 @@ async function commit(client) {
     };
 }
 
+// T7: the connection is cut once the first transaction is committed; rhea connects again, with its links.
+async function comesBack(client) {
+    const connection = await client.connect({ reconnect: true, initial_reconnect_delay: 50, max_reconnect_delay: 500 });
+    const controller = await controllerOf(connection);
+    const sender = await client.sender(connection, client.address('q'));
+    const committed = [];
+    for (const body of ['before', 'after']) {
+        const txnId = await declare(controller);
+        await post(sender, txnId, { body });
+        committed.push(told(await discharge(controller, txnId, false)));
+        if (body === 'before') {
+            const cut = new Promise((resolve) => connection.once('disconnected', resolve));
+            process.stdout.write('{"step": "cut it"}\n');
+            await cut;
+            await new Promise((resolve) => sender.once('sendable', resolve));
+        }
+    }
+    return { committed, left: await client.takeAll('q') };
+}
+
 // T9: fail true takes back; fail left out means false.
 async function rollback(client) {
     const connection = await client.connect();
@@ -342,6 +362,7 @@ module.exports = {
     check_back: checkBack,
     checkable,
     checkable_retirement: checkableRetirement,
+    comes_back: comesBack,
     commit,
     rollback,
     retirement,

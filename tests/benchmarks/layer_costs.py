@@ -1,8 +1,8 @@
-"""What TLS costs beside plain text: ``python -m tests.benchmarks.tls_costs``.
+"""What TLS and WebSockets cost beside TCP alone: ``python -m tests.benchmarks.layer_costs``.
 
-One service listens on both. The load generator knows no TLS: a relay in this process passes its octets on, in plain
-text or behind TLS, and is not counted. Each cell is measured in turns. Figures: microseconds of processor time a
-message, and octets of memory an idle connection.
+One service listens on all. The load generator knows neither: a relay in this process passes its octets on, as they are,
+behind TLS or in messages of a WebSocket, and is not counted. Each cell is measured in turns. Figures: microseconds of
+processor time a message, and octets of memory an idle connection.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import statistics
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,14 +29,15 @@ from tests.benchmarks.generator import FOLDER
 from tests.benchmarks.processes import Cpu
 from tests.benchmarks.servers import Server, start_service
 from tests.fix_certificates import Authority, authority, key_of
+from tests.wire.websocket import BINARY, CLOSE, PATH, frame, request
 
-SCHEMES = ("amqp", "amqps")
+SCHEMES = ("amqp", "amqps", "ws")
 _READ_OCTETS = 1 << 16
 _IDLE_SECONDS = 3.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.tls_costs")
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.layer_costs")
     parser.add_argument("--cells", default="post-10x8", help="shell patterns with commas (post-10x8)")
     parser.add_argument("--rounds", type=int, default=5, help="of each, in turns (5)")
     parser.add_argument("--seconds", type=float, default=4.0, help="measured, a round (4)")
@@ -44,7 +46,7 @@ def main() -> None:
     generator.build()
     generator.take_all_descriptors()
     given = Conditions(seconds=asked.seconds, stock_limit=0)
-    with tempfile.TemporaryDirectory(prefix="coordinator-tls-") as made:
+    with tempfile.TemporaryDirectory(prefix="coordinator-layers-") as made:
         folder = Path(made)
         folder.chmod(0o755)
         ca = authority(folder / "ca")
@@ -61,7 +63,8 @@ def main() -> None:
 @contextlib.contextmanager
 def _service(data_dir: Path) -> Iterator[Server]:
     log = FOLDER / "service.log"
-    with start_service(data_dir=data_dir, log=log, arguments=["--listen", "amqps://127.0.0.1:0"]) as service:
+    also = ["--listen", "amqps://127.0.0.1:0", "--listen", f"ws://127.0.0.1:0{PATH}"]
+    with start_service(data_dir=data_dir, log=log, arguments=also) as service:
         yield service
 
 
@@ -70,7 +73,7 @@ def _compare(service: Server, ca: Authority, given: Conditions, cell: cells.Cell
     rates: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
     for number in range(rounds):
         for scheme in SCHEMES:
-            with _relay(_port(scheme), _context(scheme, ca)) as port:
+            with _relay(scheme, ca) as port:
                 flags = cell.flags(f"{cell.name}-{scheme}-{number}", 0)
                 load, cpu = service.under_load(cell.mode, *given.flags(), *flags, port=port)
             each = 1e6 / load.messages
@@ -78,15 +81,18 @@ def _compare(service: Server, ca: Authority, given: Conditions, cell: cells.Cell
             used[scheme].append(parts)
             rates[scheme].append(load.messages / load.seconds)
             print(_line(cell.name, scheme, parts, rates[scheme][-1]), flush=True)
-    services = [statistics.median([each.service for each in used[scheme]]) for scheme in SCHEMES]
-    totals = [statistics.median([each.total for each in used[scheme]]) for scheme in SCHEMES]
-    pairs = sorted(behind.service / plain.service for plain, behind in zip(used["amqp"], used["amqps"], strict=True))
-    print(
-        f"{cell.name}: service {services[0]:.1f} us in plain text, {services[1]:.1f} us behind TLS: "
-        f"{services[1] / services[0]:.2f} times (pairs {pairs[0]:.2f} to {pairs[-1]:.2f}); with PostgreSQL "
-        f"{totals[1] / totals[0]:.2f} times; load {os.getloadavg()[0]:.1f}",
-        flush=True,
-    )
+    plain, *layers = SCHEMES
+    for scheme in layers:
+        services = [statistics.median([each.service for each in used[of]]) for of in (plain, scheme)]
+        totals = [statistics.median([each.total for each in used[of]]) for of in (plain, scheme)]
+        moved = [statistics.median(rates[of]) for of in (plain, scheme)]
+        pairs = sorted(one.service / other.service for other, one in zip(used[plain], used[scheme], strict=True))
+        print(
+            f"{cell.name}: service {services[0]:.1f} us by {plain}, {services[1]:.1f} us by {scheme}: "
+            f"{services[1] / services[0]:.2f} times (pairs {pairs[0]:.2f} to {pairs[-1]:.2f}); with PostgreSQL "
+            f"{totals[1] / totals[0]:.2f} times; rate {moved[1] / moved[0]:.2f}; load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
 
 
 def _line(cell: str, scheme: str, used: Cpu, rate: float) -> str:
@@ -95,7 +101,7 @@ def _line(cell: str, scheme: str, used: Cpu, rate: float) -> str:
 
 def _hold_idle(service: Server, ca: Authority, given: Conditions, scheme: str, connections: int) -> None:
     memories = [processes.memory(service.groups())]
-    with _relay(_port(scheme), _context(scheme, ca)) as port:
+    with _relay(scheme, ca) as port:
         generator.run(
             "idle",
             port,
@@ -118,16 +124,14 @@ def _port(scheme: str) -> int:
     sys.exit("the service does not listen")
 
 
-def _context(scheme: str, ca: Authority) -> ssl.SSLContext | None:
-    return ssl.create_default_context(cafile=str(ca.certificate)) if scheme == "amqps" else None
-
-
 @contextlib.contextmanager
-def _relay(to: int, context: ssl.SSLContext | None) -> Iterator[int]:
-    """A port whose connections are passed on to that of the service, behind TLS where there is a context."""
+def _relay(scheme: str, ca: Authority) -> Iterator[int]:
+    """A port whose connections are passed on to that of the service, in the way of ``scheme``."""
+    context = ssl.create_default_context(cafile=str(ca.certificate)) if scheme == "amqps" else None
     ready: Future[int] = Future()
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=[_serve(to, context, ready)], daemon=True)
+    serving = _serve(_port(scheme), context, scheme == "ws", ready)
+    thread = threading.Thread(target=loop.run_until_complete, args=[serving], daemon=True)
     thread.start()
     try:
         yield ready.result()
@@ -136,11 +140,16 @@ def _relay(to: int, context: ssl.SSLContext | None) -> Iterator[int]:
         thread.join()
 
 
-async def _serve(to: int, context: ssl.SSLContext | None, ready: Future[int]) -> None:
+async def _serve(to: int, context: ssl.SSLContext | None, websocket: bool, ready: Future[int]) -> None:
     async def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.CancelledError):
+        with contextlib.suppress(OSError, asyncio.CancelledError, asyncio.IncompleteReadError):
             there, back = await asyncio.open_connection("127.0.0.1", to, ssl=context)
-            await asyncio.gather(_pass(reader, back), _pass(there, writer))
+            if not websocket:
+                await asyncio.gather(_pass(_some(reader), back), _pass(_some(there), writer))
+                return
+            back.write(request())
+            await there.readuntil(b"\r\n\r\n")
+            await asyncio.gather(_pass(_some(reader), back, _in_a_message), _pass(partial(_message, there), writer))
 
     server = await asyncio.start_server(enter, "127.0.0.1", 0, backlog=4096)
     ready.set_result(int(server.sockets[0].getsockname()[1]))
@@ -148,10 +157,29 @@ async def _serve(to: int, context: ssl.SSLContext | None, ready: Future[int]) ->
         await server.serve_forever()
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def _some(reader: asyncio.StreamReader) -> Callable[[], Awaitable[bytes]]:
+    return partial(reader.read, _READ_OCTETS)
+
+
+async def _message(reader: asyncio.StreamReader) -> bytes:
+    """The payload of the service's next frame; empty: it closes."""
+    first, size = await reader.readexactly(2)
+    if size == 126:
+        size = int.from_bytes(await reader.readexactly(2), "big")
+    payload = await reader.readexactly(size)
+    return b"" if first & 0x0F == CLOSE else payload
+
+
+def _in_a_message(octets: bytes) -> bytes:
+    return frame(BINARY, octets, mask=os.urandom(4))
+
+
+async def _pass(
+    read: Callable[[], Awaitable[bytes]], writer: asyncio.StreamWriter, made: Callable[[bytes], bytes] = bytes
+) -> None:
     try:
-        while octets := await reader.read(_READ_OCTETS):
-            writer.write(octets)
+        while octets := await read():
+            writer.write(made(octets))
             await writer.drain()
     finally:
         writer.close()

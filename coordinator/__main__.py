@@ -27,6 +27,7 @@ try:
     from coordinator.commands.permissions import app as permission
     from coordinator.commands.reconcile import reconcile
     from coordinator.commands.repair import repair
+    from coordinator.commands.retire import retire
     from coordinator.commands.role import app as role
     from coordinator.commands.seek import seek
     from coordinator.commands.serve import serve
@@ -104,6 +105,7 @@ app.command()(migrate)
 app.command()(sql)
 app.add_typer(address, name="address")
 group.command()(seek)
+messages.command()(retire)
 app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(connection, name="connection")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from coordinator.address.addresses import (
+    DEAD_LETTER_PREFIX,
+    GROUP_SEPARATOR,
     UNANSWERED,
     AddressInvalid,
     check_name,
@@ -22,21 +24,26 @@ from coordinator.address.dead_letters import read_story
 from coordinator.address.enqueue import terms_again, terms_of
 from coordinator.answers import (
     Answer,
+    InTheWay,
     Malformed,
     Unknown,
     box_of,
     connection_id_of,
     group_of,
+    half_id_of,
     head_of,
     letter,
+    message,
     txn_id_of,
 )
 from coordinator.heads import whole_head
+from coordinator.timeline import as_utc
 from coordinator.version import VERSION
-from store import connections, dead_letters, reasons, seeks, undecided
+from store import connections, dead_letters, reasons, retirement, seeks, undecided
 from store import purge as purging
 from store.codec.encoding import DecodeError
 from store.codec.message import examine_head
+from store.errors import Contended
 from store.ids import moment_of
 
 if TYPE_CHECKING:
@@ -217,6 +224,75 @@ class Goals:
             return f"there is no address {shown(name)} with a consumer group"
         found = dead_letters.goal(self._connection, name, group)
         return found or f"there is no address {shown(name)}; give --to ADDRESS"
+
+
+# One message is retired by hand.
+
+
+def retire(
+    connection: Connection,
+    *,
+    half_id: str,
+    group: str,
+    outcome: Literal["accepted", "dead-letter"],
+    dry_run: bool = False,
+    reason: str | None = None,
+) -> Answer:
+    """Take one message out of one consumer group: as ``accepted``, for what it asks for was done by hand, or to the
+    dead letters. One that is to be delivered later is cancelled so.
+
+    ``dry_run``: it is only looked whether that can be done. ``was``: in which state the message waited; ``done``: it
+    does not any more.
+
+    :raises Malformed: ``half_id`` is no number of a message, or the reason is missing.
+    :raises Unknown: there is no such group, or no such message of it.
+    :raises InTheWay: it is a consumer's, a transaction's, or has come to its end; the first decision stands.
+    :raises Contended: another has it just now.
+    """
+    if reason is None and not dry_run:
+        raise Malformed("expected why, which is kept in the audit", "reason")
+    if outcome == "dead-letter" and group.startswith(DEAD_LETTER_PREFIX):
+        raise InTheWay(f"what is in {shown(group)} is a dead letter already")
+    wanted, group_id, found = retirable(connection, half_id, group)
+    if not dry_run:
+        failed = None if outcome == "accepted" else f"retired by hand: {reason}"
+        try:
+            retirement.retire(connection, group_id, wanted, found, failed=failed, named=group)
+        except Contended:
+            retirable(connection, half_id, group)  # which says who was first
+            raise
+    return {"half_id": wanted, "group": group, "outcome": outcome, "was": found.state, "done": not dry_run}
+
+
+def retirable(connection: Connection, half_id: str, group: str) -> tuple[int, int, retirement.Waiting]:
+    """Return a message that can be retired by hand, its group, and how it waits there; as :func:`retire`."""
+    wanted = half_id_of(half_id)
+    _, group_id = group_of(connection, group)
+    found = retirement.waiting(connection, group_id, wanted)
+    its = f"message {wanted} of {shown(group)}"
+    if found is None:
+        raise _not_there(connection, wanted, group.removesuffix(GROUP_SEPARATOR))
+    if found.held_by is not None:
+        raise InTheWay(f"{its} is retired in the undecided transaction {found.held_by}; decide that")
+    if found.state == "failed":
+        raise InTheWay(f"{its} is on its way to the dead letters")
+    if found.state not in retirement.FREE:
+        raise InTheWay(
+            f"{its} is in the hands of a consumer, or read for one: close its connection, or pause the group"
+        )
+    return wanted, group_id, found
+
+
+def _not_there(connection: Connection, wanted: int, group: str) -> InTheWay | Unknown:
+    """Return why a message does not wait in a group."""
+    life = message(connection, wanted)
+    ends = [event for event in life.sorted() if (event.message, event.group) == (wanted, group)]
+    if ends:
+        last = f"{ends[-1].what} at {as_utc(ends[-1].at)}, {ends[-1].detail}"
+        return InTheWay(f"message {wanted} does not wait in {shown(group)} any more: {last}")
+    if life.outcome == "undecided":
+        return InTheWay(f"message {wanted} is of the transaction {life.txn_id}, which is undecided; decide that")
+    return Unknown(f"message {wanted} is none of {shown(group)}")
 
 
 # A consumer group is moved to another place.

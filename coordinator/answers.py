@@ -485,7 +485,7 @@ def half_id_of(text: str) -> int:
     :raises Malformed: it is none.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_ID and int(text) < 1 << 63):
-        raise Malformed(f"MESSAGE: expected the number of a message, or --since with its message-id, not {text[:80]!r}")
+        raise Malformed(f"MESSAGE: expected the number of a message (--since finds a message-id), not {text[:80]!r}")
     return int(text)
 
 

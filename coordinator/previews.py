@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from coordinator.acts import goals_of, moved_to, way_of
+from coordinator.acts import goals_of, moved_to, retirable, way_of
 from coordinator.address.addresses import shown
 from coordinator.answers import Unknown, connection_id_of, txn_id_of
+from coordinator.timeline import as_utc
 from store import connections, dead_letters, purge, seeks, undecided
 
 if TYPE_CHECKING:
@@ -110,6 +111,17 @@ def of_replay(
     if others:
         lines.append(f"That is of the first {looked:,} letters; if there are others, they follow likewise.")
     return lines or ["No letter is there that would be posted."]
+
+
+def of_retirement(connection: Connection, *, half_id: str, group: str) -> list[str]:
+    """Of :func:`coordinator.acts.retire`."""
+    wanted, _, found = retirable(connection, half_id, group)
+    due = "" if found.available_at is None else f", is due at {as_utc(found.available_at)}"
+    return [
+        f"Message {wanted} waits in the group {shown(group)}{due}, and has failed {found.failures} times.",
+        "As accepted it leaves the group as if a consumer had accepted it; else it goes to the group's dead letters, "
+        "with the reason. The first decision wins: a consumer may be faster.",
+    ]
 
 
 def of_seek(

@@ -38,6 +38,8 @@ class Action(StrEnum):
     #: of a reconciliation's findings
     REPAIR = "repair"
     SEEK = "seek"
+    #: of one message
+    RETIRE = "retire"
     PURGE = "purge"
     ADDRESS_ADD = "address-add"
     ADDRESS_SET = "address-set"

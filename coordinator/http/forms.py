@@ -86,6 +86,7 @@ FORMS = {
              {"back_to": "Back to a time (2026-11-22T12:00:00Z) or a message: what it had comes again",
               "forth_to": "Or forth to it: what waits before is thrown away",
               "to": "Or to it: the group gets what follows, and no others"}, previews.of_seek, True),
+        Form(acts.retire, "Retire message", ("message", "id", "half_id"), {"outcome": "As"}, previews.of_retirement),
         Form(changes.add_address, "Add an address", ("addresses", None, "name"),
              {"name": "Name", "topic": "A topic", "kind": "Kind", **_POLICIES, **_KEPT}),
         Form(changes.set_address, "Change address", _ADDRESS, {"kind": "Kind", **_POLICIES, **_KEPT, **_CHECKS}),
@@ -202,7 +203,7 @@ async def _preview(request: Request, form: Form, given: Mapping[str, str]) -> li
         return []
     acting: Acting = request.app.state.acting
     takes = inspect.signature(form.preview).parameters
-    missing = {"reason": "-", "decision": "commit"}  # what comes last, where it is needed
+    missing = {"reason": "-", "decision": "commit", "outcome": "accepted"}  # what comes last, where it is needed
     fields = model_of(form.operation).model_fields
     stands_in = {name: value for name, value in missing.items() if name in fields and fields[name].is_required()}
     taken = {**_taken(form, {**stands_in, **given}), **acting.service}

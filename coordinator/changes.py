@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from coordinator.address.permissions import ANYTHING
 from coordinator.answers import Answer, InTheWay, Malformed, Unknown, group_of, user_name
 from coordinator.group.policies import RetryInvalid, parse_retry
 from coordinator.settings import Kind
+from coordinator.timeline import as_utc
 from store import addresses, permissions, removal, users
 from store.errors import AddressExists, Locked
 from store.permissions import Grantee, Verb
@@ -202,6 +203,51 @@ def set_group(
     if not addresses.change_group(connection, address, group, changes):
         raise Unknown(f"the group {shown(name)} was removed meanwhile")
     return changes
+
+
+def pause_group(connection: Connection, *, name: str) -> Answer:
+    """Pause a group, in all instances at once: its consumers keep their links and their credit, and get nothing new;
+    posts go on, browsers see what waits, and what was delivered can be settled.
+
+    :raises Unknown: there is no such group.
+    :raises InTheWay: it is paused.
+    """
+    pause = _pause(connection, name, addresses.pause_group)
+    if not pause.done:
+        raise InTheWay(f"{shown(name)} is paused {since(asdict(pause))}")
+    return {"name": name, **_told(pause)}
+
+
+def resume_group(connection: Connection, *, name: str) -> Answer:
+    """End the pause of a group: its consumers get what waits, in order. Returns the pause that has ended.
+
+    :raises Unknown: there is no such group.
+    :raises InTheWay: it is not paused.
+    """
+    pause = _pause(connection, name, addresses.resume_group)
+    if not pause.done:
+        raise InTheWay(f"{shown(name)} is not paused")
+    return {"name": name, **_told(pause)}
+
+
+def _pause(
+    connection: Connection, name: str, change: Callable[[Connection, str, int], addresses.Pause | None]
+) -> addresses.Pause:
+    address, group = group_of(connection, name)
+    pause = change(connection, address, group)
+    if pause is None:
+        raise Unknown(f"the group {shown(name)} was removed meanwhile")
+    return pause
+
+
+def _told(pause: addresses.Pause) -> Answer:
+    return {name: value for name, value in asdict(pause).items() if name != "done"}
+
+
+def since(line: Mapping[str, Any]) -> str:
+    """Return since when a group is paused, by whom, and why. ``line``: of a list of groups."""
+    why = f": {line['paused_for']}" if line["paused_for"] else ""
+    return f"since {as_utc(line['paused_at'])} by {line['paused_by']}{why}"
 
 
 def _own(column: str, value: str) -> str | int:

@@ -39,6 +39,8 @@ ACTS = (
     Operation("/addresses/{name:path}/set", "address set", changes.set_address),
     Operation("/addresses/{name:path}/remove", "address remove", changes.remove_address, long=True),
     Operation("/groups/{name:path}/set", "group set", changes.set_group),
+    Operation("/groups/{name:path}/pause", "group pause", changes.pause_group),
+    Operation("/groups/{name:path}/resume", "group resume", changes.resume_group),
     Operation("/permissions/grant", "permission grant", changes.grant),
     Operation("/permissions/revoke", "permission revoke", changes.revoke),
     Operation("/users/{name:path}/set", "user set", changes.set_user),

@@ -9,8 +9,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from coordinator.acts import goals_of, moved_to, retirable, way_of
-from coordinator.address.addresses import shown
-from coordinator.answers import Unknown, connection_id_of, txn_id_of
+from coordinator.address.addresses import GROUP_SEPARATOR, shown
+from coordinator.answers import Unknown, all_groups, connection_id_of, group_key, group_of, txn_id_of
+from coordinator.changes import since
 from coordinator.timeline import as_utc
 from store import connections, dead_letters, purge, seeks, undecided
 
@@ -111,6 +112,24 @@ def of_replay(
     if others:
         lines.append(f"That is of the first {looked:,} letters; if there are others, they follow likewise.")
     return lines or ["No letter is there that would be posted."]
+
+
+def of_pause(connection: Connection, *, name: str) -> list[str]:
+    """Of :func:`coordinator.changes.pause_group`."""
+    group_of(connection, name)
+    return [
+        f"The consumers of {shown(name)} keep their links, and get nothing new until the group is resumed.",
+        "Posts go on, and what waits can be browsed; what was delivered can be settled.",
+    ]
+
+
+def of_resumption(connection: Connection, *, name: str) -> list[str]:
+    """Of :func:`coordinator.changes.resume_group`."""
+    address, _ = group_of(connection, name)
+    lines = [line for line in all_groups(connection, address) if group_key(line) == name.removesuffix(GROUP_SEPARATOR)]
+    return [f"{shown(name)} is paused {since(line)}." for line in lines if line["paused_at"] is not None] or [
+        f"{shown(name)} is not paused."
+    ]
 
 
 def of_retirement(connection: Connection, *, half_id: str, group: str) -> list[str]:

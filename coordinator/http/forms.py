@@ -93,6 +93,8 @@ FORMS = {
         Form(changes.remove_address, "Remove address", _ADDRESS,
              {"force": "With its messages, which are lost, and its groups"}, previews.of_removal),
         Form(changes.set_group, "Change group", _ADDRESS, _POLICIES),
+        Form(changes.pause_group, "Pause group", _ADDRESS, {}, previews.of_pause),
+        Form(changes.resume_group, "Resume group", _ADDRESS, {}, previews.of_resumption),
         Form(changes.grant, "Grant a permission", ("permissions", None, "user"), _PERMISSION),
         Form(changes.revoke, "Revoke a permission", ("permissions", None, "user"), _PERMISSION),
         Form(changes.set_user, "Change user", ("users", None, "name"),

@@ -29,6 +29,7 @@ try:
     from coordinator.commands.repair import repair
     from coordinator.commands.retire import retire
     from coordinator.commands.role import app as role
+    from coordinator.commands.schedule import app as schedule
     from coordinator.commands.seek import seek
     from coordinator.commands.serve import serve
     from coordinator.commands.sql import sql
@@ -110,6 +111,7 @@ app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(connection, name="connection")
 app.add_typer(messages, name="message")
+app.add_typer(schedule, name="schedule")
 app.add_typer(permission, name="permission")
 app.add_typer(role, name="role")
 app.command()(maintain)

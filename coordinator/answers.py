@@ -33,6 +33,7 @@ from store import (
     undecided,
     users,
 )
+from store import scheduled as schedules
 from store.archive import days
 from store.ids import declared_at, moment_of
 from store.tables import ANONYMOUS
@@ -261,6 +262,36 @@ def waiting(connection: Connection, name: str, *, after: int = 0, most: int) -> 
         }
         for each in dead_letters.letters(connection, group, above=after, most=most)
     ]
+
+
+def all_schedules(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Answer]:
+    """Return the groups that are to get messages later: how many, how many of them are retries, their octets, and when
+    the first and the last is due. The key is their name, as :func:`group_key` makes it.
+    """
+    above = None
+    if after is not None:
+        of, _, name = after.partition(GROUP_SEPARATOR)
+        above = of, name
+    return [asdict(each) for each in schedules.groups(connection, after=above, most=most)]
+
+
+def scheduled(connection: Connection, name: str, *, after: str | None = None, most: int | None = None) -> list[Answer]:
+    """Return what a group is to get later, the next one first. The key is :func:`due_key`.
+
+    :raises Unknown: there is no such group.
+    :raises Malformed: ``after`` is no key.
+    """
+    _, group = group_of(connection, name)
+    above = None
+    if after is not None:
+        at, _, entry = after.partition(" ")
+        above = moment(at, datetime.now(UTC)), half_id_of(entry)
+    return [asdict(each) for each in schedules.messages(connection, group, after=above, most=most)]
+
+
+def due_key(line: Mapping[str, Any]) -> str:
+    """Return the key of a message that is to be delivered later."""
+    return f"{line['due'].astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ} {line['entry']}"
 
 
 def contents_of(connection: Connection, half_id: int) -> list[tuple[str, str]]:

@@ -62,6 +62,8 @@ READS = (
     Operation("/groups", "group list", answers.all_groups),
     Operation("/messages/{half_id}", "message show --no-archive", answers.message),
     Operation("/permissions", "permission list", answers.all_permissions),
+    Operation("/schedules", "schedule list", answers.all_schedules),
+    Operation("/schedules/{name:path}", "schedule show", answers.scheduled),
     Operation("/transactions", "transaction list", answers.all_undecided),
     Operation("/transactions/{txn_id}", "transaction show --no-archive", answers.transaction),
     Operation("/users", "user list", answers.all_users),

@@ -16,7 +16,7 @@ from store.embedded.running import running_url
 from tests.acceptance.api import asked, done, got, refused
 from tests.acceptance.fifo import numbers
 from tests.acceptance.fifo import post as post_groups
-from tests.fix_console import BRIEF, Operator
+from tests.fix_console import BRIEF, Operator, of_query
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin
 from tests.reconciling import run
@@ -129,14 +129,31 @@ def test_the_page_of_a_message_retires_it(begin: Begin, service: Service, ask: A
 def test_one_that_is_scheduled_is_cancelled(begin: Begin, service: Service, ask: Ask, address: str) -> None:
     session = begin()
     sender = session.sender(address)
-    for delay in (1000, 3_600_000):
+    for delay in (600_000, 3_600_000):
         assert sender.outcome(later(b"%d" % delay, delay=delay)) == Accepted()
     soon, distant = _halves(ask, address)
+    (group,) = [each for each in got(service, "/schedules") if each["address"] == address]
+    assert (group["group"], group["messages"], group["retries"], group["octets"] > 0) == ("", 2, 0, True)
+    told = got(service, f"/schedules/{address}")
+    assert [each["id"] for each in told] == [soon, distant]
+    assert (told[0]["due"], told[1]["due"]) == (group["first_due"], group["last_due"])
+    assert json.loads(service.cli("schedule", "show", address, "--json")) == told
+    assert address in service.cli("schedule", "list")
+    first = asked(service, "GET", f"/schedules/{address}?limit=1")
+    following = first.headers["link"].partition(">")[0].removeprefix("<")
+    assert first.value + asked(service, "GET", following).value == told
+    anna = Operator(service)
+    anna.log_in()
+    (page,) = [
+        each for each in anna.ask("/console/schedules").links if each.startswith(f"/console/schedule?name={address}")
+    ]
+    cancels = [each for each in anna.ask(page).links if "do=message-retire" in each]
+    assert [of_query(each, "half_id") for each in cancels] == [str(soon), str(distant)]
     for half_id in (soon, distant):
         told = done(service, f"/messages/{half_id}/retire", group=address, outcome="accepted", reason=REASON)
         assert told["was"] == "scheduled"
-    time.sleep(1.2)
-    assert session.receiver(address, credit=2).drain() == []
+    assert got(service, f"/schedules/{address}") == []
+    assert {_life(service, half_id)[-1] for half_id in (soon, distant)} == {("accepted", "by a command")}
 
 
 @pytest.mark.rule("D3", "P18")

@@ -89,7 +89,8 @@ def _addresses(connection: Connection, rows: Rows) -> list[tuple[Action, str, di
     assert addresses.pause_group(connection, "orders", group) is not None
     assert addresses.resume_group(connection, "orders", group) is not None
     by_hand = rows.entry(group)
-    assert (found := retirement.waiting(connection, group, by_hand)) is not None
+    found = retirement.waiting(connection, group, by_hand)
+    assert found is not None
     retirement.retire(connection, group, by_hand, found, failed=None, named="orders::billing")
     for _ in range(3):
         rows.entry(group)

@@ -43,6 +43,7 @@ ACTS = (
     Operation("/groups/{name:path}/resume", "group resume", changes.resume_group),
     Operation("/permissions/grant", "permission grant", changes.grant),
     Operation("/permissions/revoke", "permission revoke", changes.revoke),
+    Operation("/users/{name:path}/add", "user add", changes.add_user),
     Operation("/users/{name:path}/set", "user set", changes.set_user),
     Operation("/users/{name:path}/remove", "user remove", changes.remove_user),
 )

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
+from pydantic import SecretStr
 
 from coordinator import acts, changes, previews
 from coordinator.address.addresses import GROUP_SEPARATOR
@@ -97,9 +98,11 @@ FORMS = {
         Form(changes.resume_group, "Resume group", _ADDRESS, {}, previews.of_resumption),
         Form(changes.grant, "Grant a permission", ("permissions", None, "user"), _PERMISSION),
         Form(changes.revoke, "Revoke a permission", ("permissions", None, "user"), _PERMISSION),
+        Form(changes.add_user, "Add a user", ("users", None, "name"),
+             {"name": "Name", "password": "Password", "without_password": "Or none: it logs in by its certificate"}),
         Form(changes.set_user, "Change user", ("users", None, "name"),
-             {"role": "Give this role", "without_role": "Or take this role", "disable": "Or disable the user",
-              "enable": "Or enable the user"}),
+             {"password": "New password", "role": "Or give this role", "without_role": "Or take this role",
+              "disable": "Or disable the user", "enable": "Or enable the user"}),
         Form(changes.remove_user, "Remove user", ("users", None, "name")),
     )
 }  # fmt: skip
@@ -270,13 +273,17 @@ def _page(
 
 
 def _field(form: Form, name: str, label: str, value: str | None) -> dict[str, Any]:
-    """Return how a page asks for an argument: ``choices`` of a list, none for text; ``box``: it is ticked or not."""
+    """Return how a page asks for an argument: ``choices`` of a list, none for text; ``box``: it is ticked or not;
+    ``secret``: no page shows it again.
+    """
     found = model_of(form.operation).model_fields.get(name)  # else it is of the path
     kind = str if found is None else found.annotation
+    secret = SecretStr in get_args(kind)
     return {
         "name": name,
         "label": label,
-        "value": value or "",
+        "secret": secret,
+        "value": "" if secret else value or "",
         "choices": get_args(kind) if get_origin(kind) is Literal else (),
         "box": kind is bool,
         "needed": found is None or found.is_required(),

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
+from pydantic import SecretStr
+
 from coordinator.answers import Answer
 from coordinator.http.acting import KNOWN, Acting
 from coordinator.http.problems import Refused, refused
@@ -131,6 +133,7 @@ class Underway:
             error = refused(known)
         finally:
             work.error, work.ended_at = error, datetime.now(UTC)
+            work.given = {name: value for name, value in work.given.items() if not isinstance(value, SecretStr)}
 
     async def _piece(self, work: Work, following: Mapping[str, Any]) -> Any:
         """Do the next piece of an act; None: it was stopped before."""

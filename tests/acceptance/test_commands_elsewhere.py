@@ -164,7 +164,7 @@ def test_an_operator_acts(service: Service, elsewhere: Elsewhere, txn: str) -> N
         (("group", "seek", "orders", "--to", "yesterday"), 2, "to: expected a time such as 2026-11-22T12:00:00Z"),
         (("address", "add", "orders"), 1, "there is an address 'orders' already"),
         (
-            ("user", "add", "new", "--without-password"),
+            ("role", "grant", "--reader", "reader"),
             2,
             "--url: the API does not do this; leave it out, for the store itself",
         ),

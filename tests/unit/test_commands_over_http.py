@@ -29,7 +29,6 @@ _NOT_OVER_HTTP = {
     "repair": _RUNS,
     "dead-letters export": "dead-letters show has the messages, with whole=true, page by page",
     "role grant": "it is for the owner of the store, who is not the service",
-    "user add": "it reads a password from a terminal or a file, as user set --password does",
     "archive on": _FILES,
     "archive off": _FILES,
     "archive write": _FILES,

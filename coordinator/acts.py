@@ -5,12 +5,15 @@ connection.
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from coordinator import repairs
 from coordinator.address.addresses import (
     DEAD_LETTER_PREFIX,
     GROUP_SEPARATOR,
@@ -57,6 +60,8 @@ if TYPE_CHECKING:
 
 #: letters that a request names
 _MOST_NAMED = 1000
+#: findings that one request repairs
+_MOST_REPAIRED = 1000
 #: digits of an id of a message
 _LONGEST_ID = 19
 
@@ -224,6 +229,41 @@ class Goals:
             return f"there is no address {shown(name)} with a consumer group"
         found = dead_letters.goal(self._connection, name, group)
         return found or f"there is no address {shown(name)}; give --to ADDRESS"
+
+
+# What a reconciliation has found is repaired.
+
+
+def repair(
+    connection: Connection,
+    *,
+    run: str,
+    finding: Annotated[int | None, Field(ge=1, lt=1 << 31)] = None,
+    apply: bool = False,
+    after: Annotated[int, Field(ge=0, lt=1 << 31)] = 0,
+    seconds: float | None = None,
+) -> Answer:
+    """Say what the store can do about the findings of a stored run, and do it, with ``apply``; the first decision wins,
+    and nothing is done twice. ``finding``: about that of this number alone.
+
+    ``seconds``: no piece begins later; None: no limit. ``repairs``: by finding, the ``state`` (``can``, ``done`` or
+    ``cannot``) and what is ``said``; ``by_hand``: the first of those alike that a person repairs, with how many
+    ``findings`` there are; ``next``: None, or the ``after`` with which the same act goes on.
+
+    :raises Malformed: ``run`` is no number.
+    :raises Unknown: there is no such run, or it has no such finding.
+    """
+    found = repairs.of_run(connection, run, finding=finding, after=after)
+    lines: list[Answer] = []
+    by_hand, rest = repairs.ByHand(), None
+    end = inf if seconds is None else time.monotonic() + seconds
+    for piece in repairs.pieces(connection, found, apply=apply):
+        lines += piece.lines
+        by_hand.add(piece.by_hand)
+        if piece.through is not None and (len(lines) >= _MOST_REPAIRED or time.monotonic() > end):
+            rest = {"after": piece.through}
+            break
+    return {"applied": apply, "repairs": lines, "by_hand": by_hand.told(), "next": rest}
 
 
 # One message is retired by hand.

@@ -34,6 +34,7 @@ ACTS = (
     Operation("/dead-letters/{name:path}/replay", "dead-letters replay", acts.replay, long=True),
     Operation("/addresses/{name:path}/purge", "address purge", acts.purge, long=True),
     Operation("/groups/{name:path}/seek", "group seek", acts.seek, long=True),
+    Operation("/findings/{run}/repair", "repair", acts.repair, long=True),
     Operation("/messages/{half_id}/retire", "message retire", acts.retire, long=True),
     Operation("/addresses/{name:path}/add", "address add", changes.add_address),
     Operation("/addresses/{name:path}/set", "address set", changes.set_address),

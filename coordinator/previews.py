@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from coordinator import repairs
 from coordinator.acts import goals_of, moved_to, retirable, way_of
 from coordinator.address.addresses import GROUP_SEPARATOR, shown
 from coordinator.answers import Unknown, all_groups, connection_id_of, group_key, group_of, txn_id_of
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 #: letters, and entries or messages, that are looked at
 _MOST_LETTERS = 500
 _MOST = 10_000
-#: After so many no other letters are looked at.
+#: repairs that are told one by one
+_MOST_TOLD = 20
+_STATES = {"can": "It would", "done": "Done already:", "cannot": "It cannot be repaired:"}
+#: After so many no other letters, or findings, are looked at.
 _SECONDS = 3.0
 
 
@@ -112,6 +116,29 @@ def of_replay(
     if others:
         lines.append(f"That is of the first {looked:,} letters; if there are others, they follow likewise.")
     return lines or ["No letter is there that would be posted."]
+
+
+def of_repair(connection: Connection, *, run: str, finding: int | None = None) -> list[str]:
+    """Of :func:`coordinator.acts.repair`."""
+    found = repairs.of_run(connection, run, finding=finding)
+    lines: list[str] = []
+    count, others, end = 0, False, time.monotonic() + _SECONDS
+    by_hand = repairs.ByHand()
+    for piece in repairs.pieces(connection, found, apply=False):
+        by_hand.add(piece.by_hand)
+        for each in piece.lines:
+            count += 1
+            if len(lines) < _MOST_TOLD:
+                lines.append(f"{_STATES[each['state']]} {each['said']} ({each['kind']}).")
+        others = count >= _MOST_LETTERS or time.monotonic() > end
+        if others:
+            break
+    if count > len(lines):
+        lines.append(f"And so on: {count:,} findings that the store can do something about, or has.")
+    lines += [f"By hand: {each['findings']:,} {each['kind']}: {each['suggested_repair']}" for each in by_hand.told()]
+    if others:
+        lines.append("That is of the first findings; others may follow.")
+    return lines or ["The run has found nothing."]
 
 
 def of_pause(connection: Connection, *, name: str) -> list[str]:

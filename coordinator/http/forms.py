@@ -87,6 +87,8 @@ FORMS = {
              {"back_to": "Back to a time (2026-11-22T12:00:00Z) or a message: what it had comes again",
               "forth_to": "Or forth to it: what waits before is thrown away",
               "to": "Or to it: the group gets what follows, and no others"}, previews.of_seek, True),
+        Form(acts.repair, "Repair what was found", ("findings", "run", "run"), {}, previews.of_repair,
+             add=underway.repaired),
         Form(acts.retire, "Retire message", ("message", "id", "half_id"), {"outcome": "As"}, previews.of_retirement),
         Form(changes.add_address, "Add an address", ("addresses", None, "name"),
              {"name": "Name", "topic": "A topic", "kind": "Kind", **_POLICIES, **_KEPT}),

@@ -26,7 +26,6 @@ _NOT_OVER_HTTP = {
     "sql": "it is a terminal on the database",
     "reconcile": _RUNS,
     "watch": _RUNS,
-    "repair": _RUNS,
     "dead-letters export": "dead-letters show has the messages, with whole=true, page by page",
     "role grant": "it is for the owner of the store, who is not the service",
     "archive on": _FILES,

@@ -97,6 +97,8 @@ class Elsewhere:
         ("group", "list", "orders"),
         ("dead-letters", "list"),
         ("dead-letters", "show", "orders"),
+        ("schedule", "list"),
+        ("schedule", "show", "orders"),
         ("user", "list"),
         ("permission", "list"),
         ("permission", "list", "--who", "send", "orders"),
@@ -145,6 +147,7 @@ def test_an_operator_acts(service: Service, elsewhere: Elsewhere, txn: str) -> N
     for arguments, said in (
         (("address", "set", "other", "--max-attempts", "3"), "'other': max_attempts 3\n"),
         (("group", "set", "other", "--retry", "inherit"), "'other': retry inherit\n"),
+        (("group", "pause", "other"), "'other' is paused\n"),
         (("permission", "grant", "send", "other", "--user", "bob"), "bob may send: other\n"),
         (("permission", "revoke", "send", "other", "--user", "bob"), "revoked 1\n"),
         (("user", "set", "bob", "--disable"), "bob: disabled\n"),
@@ -163,6 +166,10 @@ def test_an_operator_acts(service: Service, elsewhere: Elsewhere, txn: str) -> N
         (("transaction", "show", "0" * 32), 1, f"transaction {'0' * 8}-"),
         (("group", "seek", "orders", "--to", "yesterday"), 2, "to: expected a time such as 2026-11-22T12:00:00Z"),
         (("address", "add", "orders"), 1, "there is an address 'orders' already"),
+        (("group", "resume", "orders"), 1, "'orders' is not paused"),
+        (("message", "retire", "1", "orders", "--accepted", "--reason", "r"), 1, "the store has no message 1"),
+        (("message", "retire", "x", "orders", "--accepted", "--reason", "r"), 2, "MESSAGE: expected the number of a"),
+        (("message", "retire", "1", "orders", "--accepted"), 2, "reason: expected why, which is kept in the audit"),
         (
             ("role", "grant", "--reader", "reader"),
             2,

@@ -16,7 +16,7 @@ from tests.acceptance.fifo import numbers
 from tests.acceptance.fifo import post as post_groups
 from tests.fix_console import BRIEF, Operator
 from tests.fix_service import PATIENCE, Service, running_service
-from tests.fix_wire import Begin, BeginAt
+from tests.fix_wire import Ask, Begin, BeginAt
 from tests.wire.frames import Accepted, Released
 from tests.wire.queues import browse, post, select
 
@@ -94,6 +94,27 @@ def test_consumers_of_all_kinds_wait(begin: Begin, service: Service, address: st
 
     done(service, f"/groups/{address}/resume")
     assert [each.body for each in late.take_many(2)] == [b"1", b"2"]
+
+
+@pytest.mark.rule("D11")
+def test_what_was_read_ahead_can_be_retired_then(begin: Begin, service: Service, ask: Ask, address: str) -> None:
+    session = begin()
+    post(session, address, b"1", b"2", b"3")
+    consumer = session.receiver(address, credit=1)
+    first = consumer.take()
+    service.cli("group", "pause", address)
+    _until_free(service, address, 2)
+    _, second, _ = ask(
+        "select h.id from coordinator.half h join coordinator.address a on a.id = h.address_id where a.name = %s "
+        "order by h.id",
+        address,
+    )
+    done(service, f"/messages/{second[0]}/retire", group=address, outcome="accepted", reason=REASON)
+    first.disposition(Accepted())
+    service.cli("group", "resume", address)
+    consumer.credit(5)
+    assert consumer.take().body == b"3"
+    assert consumer.drain() == []
 
 
 def test_one_with_a_selector_goes_on(begin: Begin, service: Service, address: str) -> None:

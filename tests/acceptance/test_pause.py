@@ -6,6 +6,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode
 
@@ -148,6 +149,39 @@ def test_message_groups_keep_their_order(begin: Begin, service: Service, address
     assert sorted(found) == [1, 2, 3, 4]
     assert [each for each in found if each % 2 == 0] == [2, 4]
     assert [each for each in found if each % 2] == [1, 3]
+
+
+@pytest.mark.parametrize("kind", ["", "fifo-"])
+def test_each_message_comes_once_however_often_it_is_paused(
+    begin: Begin, service: Service, address: str, kind: str
+) -> None:
+    name, count = f"{kind}{address}", 400
+    posting, *consuming = (begin() for _ in range(3))
+    consumers = [session.receiver(name, credit=10) for session in consuming]
+
+    def toggle() -> None:
+        for _ in range(8):
+            done(service, f"/groups/{name}/pause")
+            done(service, f"/groups/{name}/resume")
+
+    def post_all() -> None:
+        post(posting, name, *(b"%d" % number for number in range(count)))
+
+    found: list[bytes] = []
+    with ThreadPoolExecutor(2) as pool:
+        working = [pool.submit(post_all), pool.submit(toggle)]
+        deadline = time.monotonic() + 2 * PATIENCE
+        while len(found) < count or not all(each.done() for each in working):
+            assert time.monotonic() < deadline, (len(found), working)
+            for consumer in consumers:
+                some = consumer.drain()
+                for delivery in some:
+                    delivery.disposition(Accepted())
+                found += [delivery.body for delivery in some]
+                consumer.credit(10)
+        for each in working:
+            each.result()
+    assert sorted(map(int, found)) == list(range(count))
 
 
 def test_a_group_of_a_topic_is_paused_alone(begin: Begin, service: Service, address: str) -> None:

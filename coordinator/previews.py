@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from coordinator import repairs
 from coordinator.acts import goals_of, moved_to, retirable, way_of
-from coordinator.address.addresses import GROUP_SEPARATOR, shown
-from coordinator.answers import Unknown, all_groups, connection_id_of, group_key, group_of, txn_id_of
+from coordinator.address.addresses import shown
+from coordinator.answers import Unknown, connection_id_of, group_of, txn_id_of
 from coordinator.changes import since
 from coordinator.timeline import as_utc
-from store import connections, dead_letters, purge, seeks, undecided
+from store import addresses, connections, dead_letters, purge, seeks, undecided
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -152,11 +153,11 @@ def of_pause(connection: Connection, *, name: str) -> list[str]:
 
 def of_resumption(connection: Connection, *, name: str) -> list[str]:
     """Of :func:`coordinator.changes.resume_group`."""
-    address, _ = group_of(connection, name)
-    lines = [line for line in all_groups(connection, address) if group_key(line) == name.removesuffix(GROUP_SEPARATOR)]
-    return [f"{shown(name)} is paused {since(line)}." for line in lines if line["paused_at"] is not None] or [
-        f"{shown(name)} is not paused."
-    ]
+    _, group = group_of(connection, name)
+    pause = addresses.pause_of(connection, group)
+    if pause is None or pause.paused_at is None:
+        return [f"{shown(name)} is not paused."]
+    return [f"{shown(name)} is paused {since(asdict(pause))}."]
 
 
 def of_retirement(connection: Connection, *, half_id: str, group: str) -> list[str]:

@@ -311,6 +311,15 @@ class Pause:
     done: bool
 
 
+def pause_of(connection: Connection, group: int) -> Pause | None:
+    """Return the pause of a group, its ``paused_at`` None where it is not paused; None: there is no such group."""
+    its = consumer_group.c.paused_at, consumer_group.c.paused_by, consumer_group.c.paused_for
+    with boundary():
+        row = connection.execute(select(*its).where(consumer_group.c.id == group)).one_or_none()
+        connection.rollback()
+    return None if row is None else Pause(**row._mapping, done=False)
+
+
 def pause_group(connection: Connection, of: str, group: int) -> Pause | None:
     """Pause a group of the address ``of``; commits, and notifies all instances. None: it was removed meanwhile."""
     return _pause(connection, of, group, Action.GROUP_PAUSE)

@@ -301,6 +301,9 @@ def change_group(connection: Connection, of: str, group: int, changes: Mapping[s
     return name is not None
 
 
+_PAUSE = consumer_group.c.paused_at, consumer_group.c.paused_by, consumer_group.c.paused_for
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pause:
     """The pause of a group: since when, by whom, and for which reason. ``done``: it has begun, or ended, just now."""
@@ -313,9 +316,8 @@ class Pause:
 
 def pause_of(connection: Connection, group: int) -> Pause | None:
     """Return the pause of a group, its ``paused_at`` None where it is not paused; None: there is no such group."""
-    its = consumer_group.c.paused_at, consumer_group.c.paused_by, consumer_group.c.paused_for
     with boundary():
-        row = connection.execute(select(*its).where(consumer_group.c.id == group)).one_or_none()
+        row = connection.execute(select(*_PAUSE).where(consumer_group.c.id == group)).one_or_none()
         connection.rollback()
     return None if row is None else Pause(**row._mapping, done=False)
 
@@ -332,10 +334,11 @@ def resume_group(connection: Connection, of: str, group: int) -> Pause | None:
 
 def _pause(connection: Connection, of: str, group: int, action: Action) -> Pause | None:
     pauses = action is Action.GROUP_PAUSE
-    its = consumer_group.c.paused_at, consumer_group.c.paused_by, consumer_group.c.paused_for
     with boundary():
         # lock order: 8
-        query = select(consumer_group.c.name, *its).where(consumer_group.c.id == group).with_for_update(key_share=True)
+        query = (
+            select(consumer_group.c.name, *_PAUSE).where(consumer_group.c.id == group).with_for_update(key_share=True)
+        )
         before = connection.execute(query).one_or_none()
         if before is None:
             connection.rollback()
@@ -347,7 +350,7 @@ def _pause(connection: Connection, of: str, group: int, action: Action) -> Pause
             told = {"paused_at": func.now(), "paused_by": by, "paused_for": why}
             changed = update(consumer_group).where(consumer_group.c.id == group)
             values = told if pauses else dict.fromkeys(told)
-            made = connection.execute(changed.values(**values).returning(*its)).one()
+            made = connection.execute(changed.values(**values).returning(*_PAUSE)).one()
             after = made if pauses else before
             audit.note(connection, action, of, {"group": before.name})
             connection.execute(select(func.pg_notify(channels.ADDRESS, of)))

@@ -94,14 +94,14 @@ def test_messages_transactions_retries_and_administration(service: Service, stor
     with psycopg.connect(store.owner) as owner:
         found = owner.execute("select max(id) from coordinator.half").fetchone()
         assert found is not None
-    for arguments in (
+    for more in (
         ("group", "pause", "by-hand"),
         ("schedule", "list"),
         ("message", "retire", str(found[0]), "by-hand", "--accepted", "--reason", "r"),
         ("group", "resume", "by-hand"),
     ):
-        done = service.command(*arguments)
-        assert done.returncode == 0, done.stderr
+        told = service.command(*more)
+        assert told.returncode == 0, told.stderr
     refused = [line for line in service.log_lines() if "permission denied" in str(line)]
     assert refused == []
     done = command("audit", "--format", "json", COORDINATOR_DATABASE_URL=store.service)

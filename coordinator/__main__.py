@@ -27,7 +27,9 @@ try:
     from coordinator.commands.permissions import app as permission
     from coordinator.commands.reconcile import reconcile
     from coordinator.commands.repair import repair
+    from coordinator.commands.retire import retire
     from coordinator.commands.role import app as role
+    from coordinator.commands.schedule import app as schedule
     from coordinator.commands.seek import seek
     from coordinator.commands.serve import serve
     from coordinator.commands.sql import sql
@@ -104,10 +106,12 @@ app.command()(migrate)
 app.command()(sql)
 app.add_typer(address, name="address")
 group.command()(seek)
+messages.command()(retire)
 app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(connection, name="connection")
 app.add_typer(messages, name="message")
+app.add_typer(schedule, name="schedule")
 app.add_typer(permission, name="permission")
 app.add_typer(role, name="role")
 app.command()(maintain)

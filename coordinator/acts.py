@@ -5,13 +5,18 @@ connection.
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from coordinator import repairs
 from coordinator.address.addresses import (
+    DEAD_LETTER_PREFIX,
+    GROUP_SEPARATOR,
     UNANSWERED,
     AddressInvalid,
     check_name,
@@ -22,21 +27,26 @@ from coordinator.address.dead_letters import read_story
 from coordinator.address.enqueue import terms_again, terms_of
 from coordinator.answers import (
     Answer,
+    InTheWay,
     Malformed,
     Unknown,
     box_of,
     connection_id_of,
     group_of,
+    half_id_of,
     head_of,
     letter,
+    message,
     txn_id_of,
 )
 from coordinator.heads import whole_head
+from coordinator.timeline import as_utc
 from coordinator.version import VERSION
-from store import connections, dead_letters, reasons, seeks, undecided
+from store import connections, dead_letters, reasons, retirement, seeks, undecided
 from store import purge as purging
 from store.codec.encoding import DecodeError
 from store.codec.message import examine_head
+from store.errors import Contended
 from store.ids import moment_of
 
 if TYPE_CHECKING:
@@ -50,6 +60,8 @@ if TYPE_CHECKING:
 
 #: letters that a request names
 _MOST_NAMED = 1000
+#: findings that one request repairs
+_MOST_REPAIRED = 1000
 #: digits of an id of a message
 _LONGEST_ID = 19
 
@@ -217,6 +229,110 @@ class Goals:
             return f"there is no address {shown(name)} with a consumer group"
         found = dead_letters.goal(self._connection, name, group)
         return found or f"there is no address {shown(name)}; give --to ADDRESS"
+
+
+# What a reconciliation has found is repaired.
+
+
+def repair(
+    connection: Connection,
+    *,
+    run: str,
+    finding: Annotated[int | None, Field(ge=1, lt=1 << 31)] = None,
+    apply: bool = False,
+    after: Annotated[int, Field(ge=0, lt=1 << 31)] = 0,
+    seconds: float | None = None,
+) -> Answer:
+    """Say what the store can do about the findings of a stored run, and do it, with ``apply``; the first decision wins,
+    and nothing is done twice. ``finding``: about that of this number alone.
+
+    ``seconds``: no piece begins later; None: no limit. ``repairs``: by finding, the ``state`` (``can``, ``done`` or
+    ``cannot``) and what is ``said``; ``by_hand``: the first of those alike that a person repairs, with how many
+    ``findings`` there are; ``next``: None, or the ``after`` with which the same act goes on.
+
+    :raises Malformed: ``run`` is no number.
+    :raises Unknown: there is no such run, or it has no such finding.
+    """
+    found = repairs.of_run(connection, run, finding=finding, after=after)
+    lines: list[Answer] = []
+    by_hand, rest = repairs.ByHand(), None
+    end = inf if seconds is None else time.monotonic() + seconds
+    for piece in repairs.pieces(connection, found, apply=apply):
+        lines += piece.lines
+        by_hand.add(piece.by_hand)
+        if piece.through is not None and (len(lines) >= _MOST_REPAIRED or time.monotonic() > end):
+            rest = {"after": piece.through}
+            break
+    return {"applied": apply, "repairs": lines, "by_hand": by_hand.told(), "next": rest}
+
+
+# One message is retired by hand.
+
+
+def retire(
+    connection: Connection,
+    *,
+    half_id: str,
+    group: str,
+    outcome: Literal["accepted", "dead-letter"],
+    dry_run: bool = False,
+    reason: str | None = None,
+) -> Answer:
+    """Take one message out of one consumer group: as ``accepted``, for what it asks for was done by hand, or to the
+    dead letters. One that is to be delivered later is cancelled so.
+
+    ``dry_run``: it is only looked whether that can be done. ``was``: in which state the message waited; ``done``: it
+    does not any more.
+
+    :raises Malformed: ``half_id`` is no number of a message, or the reason is missing.
+    :raises Unknown: there is no such group, or no such message of it.
+    :raises InTheWay: it is a consumer's, a transaction's, or has come to its end; the first decision stands.
+    :raises Contended: another has it just now.
+    """
+    if reason is None and not dry_run:
+        raise Malformed("expected why, which is kept in the audit", "reason")
+    if outcome == "dead-letter" and group.startswith(DEAD_LETTER_PREFIX):
+        raise InTheWay(f"what is in {shown(group)} is a dead letter already")
+    wanted, group_id, found = retirable(connection, half_id, group)
+    if not dry_run:
+        failed = None if outcome == "accepted" else f"retired by hand: {reason}"
+        try:
+            retirement.retire(connection, group_id, wanted, found, failed=failed, named=group)
+        except Contended:
+            retirable(connection, half_id, group)  # which says who was first
+            raise
+    return {"half_id": wanted, "group": group, "outcome": outcome, "was": found.state, "done": not dry_run}
+
+
+def retirable(connection: Connection, half_id: str, group: str) -> tuple[int, int, retirement.Waiting]:
+    """Return a message that can be retired by hand, its group, and how it waits there; as :func:`retire`."""
+    wanted = half_id_of(half_id)
+    _, group_id = group_of(connection, group)
+    found = retirement.waiting(connection, group_id, wanted)
+    its = f"message {wanted} of {shown(group)}"
+    if found is None:
+        raise _not_there(connection, wanted, group.removesuffix(GROUP_SEPARATOR))
+    if found.held_by is not None:
+        raise InTheWay(f"{its} is retired in the undecided transaction {found.held_by}; decide that")
+    if found.state == "failed":
+        raise InTheWay(f"{its} is on its way to the dead letters")
+    if found.state not in retirement.FREE:
+        raise InTheWay(
+            f"{its} is in the hands of a consumer, or read for one: close its connection, or pause the group"
+        )
+    return wanted, group_id, found
+
+
+def _not_there(connection: Connection, wanted: int, group: str) -> InTheWay | Unknown:
+    """Return why a message does not wait in a group."""
+    life = message(connection, wanted)
+    ends = [event for event in life.sorted() if (event.message, event.group) == (wanted, group)]
+    if ends:
+        last = f"{ends[-1].what} at {as_utc(ends[-1].at)}, {ends[-1].detail}"
+        return InTheWay(f"message {wanted} does not wait in {shown(group)} any more: {last}")
+    if life.outcome == "undecided":
+        return InTheWay(f"message {wanted} is of the transaction {life.txn_id}, which is undecided; decide that")
+    return Unknown(f"message {wanted} is none of {shown(group)}")
 
 
 # A consumer group is moved to another place.

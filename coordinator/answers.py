@@ -33,6 +33,7 @@ from store import (
     undecided,
     users,
 )
+from store import scheduled as schedules
 from store.archive import days
 from store.ids import declared_at, moment_of
 from store.tables import ANONYMOUS
@@ -263,6 +264,36 @@ def waiting(connection: Connection, name: str, *, after: int = 0, most: int) -> 
     ]
 
 
+def all_schedules(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Answer]:
+    """Return the groups that are to get messages later: how many, how many of them are retries, their octets, and when
+    the first and the last is due. The key is their name, as :func:`group_key` makes it.
+    """
+    above = None
+    if after is not None:
+        of, _, name = after.partition(GROUP_SEPARATOR)
+        above = of, name
+    return [asdict(each) for each in schedules.groups(connection, after=above, most=most)]
+
+
+def scheduled(connection: Connection, name: str, *, after: str | None = None, most: int | None = None) -> list[Answer]:
+    """Return what a group is to get later, the next one first. The key is :func:`due_key`.
+
+    :raises Unknown: there is no such group.
+    :raises Malformed: ``after`` is no key.
+    """
+    _, group = group_of(connection, name)
+    above = None
+    if after is not None:
+        at, _, entry = after.partition(" ")
+        above = moment(at, datetime.now(UTC)), half_id_of(entry)
+    return [asdict(each) for each in schedules.messages(connection, group, after=above, most=most)]
+
+
+def due_key(line: Mapping[str, Any]) -> str:
+    """Return the key of a message that is to be delivered later."""
+    return f"{line['due'].astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ} {line['entry']}"
+
+
 def contents_of(connection: Connection, half_id: int) -> list[tuple[str, str]]:
     """Return the sections of a message by name, as text; none: the store does not have it any more."""
     head = dead_letters.head(connection, half_id)
@@ -485,7 +516,7 @@ def half_id_of(text: str) -> int:
     :raises Malformed: it is none.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_ID and int(text) < 1 << 63):
-        raise Malformed(f"MESSAGE: expected the number of a message, or --since with its message-id, not {text[:80]!r}")
+        raise Malformed(f"MESSAGE: expected the number of a message (--since finds a message-id), not {text[:80]!r}")
     return int(text)
 
 

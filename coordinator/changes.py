@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from coordinator.address.addresses import SERVICE_PREFIX, AddressInvalid, check_name, keeps_dead_letters, shown
 from coordinator.address.permissions import ANYTHING
 from coordinator.answers import Answer, InTheWay, Malformed, Unknown, group_of, user_name
 from coordinator.group.policies import RetryInvalid, parse_retry
+from coordinator.login import verifiers
 from coordinator.settings import Kind
+from coordinator.timeline import as_utc
 from store import addresses, permissions, removal, users
-from store.errors import AddressExists, Locked
+from store.errors import AddressExists, Locked, UserExists
 from store.permissions import Grantee, Verb
 from store.tables import ANONYMOUS
 
@@ -204,6 +206,51 @@ def set_group(
     return changes
 
 
+def pause_group(connection: Connection, *, name: str) -> Answer:
+    """Pause a group, in all instances at once: its consumers keep their links and their credit, and get nothing new;
+    posts go on, browsers see what waits, and what was delivered can be settled.
+
+    :raises Unknown: there is no such group.
+    :raises InTheWay: it is paused.
+    """
+    pause = _pause(connection, name, addresses.pause_group)
+    if not pause.done:
+        raise InTheWay(f"{shown(name)} is paused {since(asdict(pause))}")
+    return {"name": name, **_told(pause)}
+
+
+def resume_group(connection: Connection, *, name: str) -> Answer:
+    """End the pause of a group: its consumers get what waits, in order. Returns the pause that has ended.
+
+    :raises Unknown: there is no such group.
+    :raises InTheWay: it is not paused.
+    """
+    pause = _pause(connection, name, addresses.resume_group)
+    if not pause.done:
+        raise InTheWay(f"{shown(name)} is not paused")
+    return {"name": name, **_told(pause)}
+
+
+def _pause(
+    connection: Connection, name: str, change: Callable[[Connection, str, int], addresses.Pause | None]
+) -> addresses.Pause:
+    address, group = group_of(connection, name)
+    pause = change(connection, address, group)
+    if pause is None:
+        raise Unknown(f"the group {shown(name)} was removed meanwhile")
+    return pause
+
+
+def _told(pause: addresses.Pause) -> Answer:
+    return {name: value for name, value in asdict(pause).items() if name != "done"}
+
+
+def since(line: Mapping[str, Any]) -> str:
+    """Return since when a group is paused, by whom, and why. ``line``: of a list of groups."""
+    why = f": {line['paused_for']}" if line["paused_for"] else ""
+    return f"since {as_utc(line['paused_at'])} by {line['paused_by']}{why}"
+
+
 def _own(column: str, value: str) -> str | int:
     """Return the policy of a group as it is stored."""
     if column == "on_expiry":
@@ -307,24 +354,69 @@ def _check_pattern(text: str) -> None:
         raise Malformed("PATTERN: a * can only be its last character")
 
 
+def add_user(
+    connection: Connection, *, name: str, password: SecretStr | None = None, without_password: bool = False
+) -> Answer:
+    """Make a user. Its password is not stored, but what it is compared by. ``without_password``: it logs in by its
+    certificate alone (SASL EXTERNAL).
+
+    :raises Malformed: the name or the password can be none, or it is not said which.
+    :raises InTheWay: there is a user of that name.
+    """
+    if (password is None) != without_password:
+        raise Malformed("give a password, or --without-password")
+    name = new_name(name)
+    made = {} if password is None else _verifiers(password)
+    open_before = permissions.none_counts(connection)
+    try:
+        users.add(connection, name, made)
+    except UserExists:
+        raise InTheWay(f"there is a user {name} already") from None
+    return {"name": name, "open_before": open_before, "open_now": permissions.none_counts(connection)}
+
+
+def new_name(text: str) -> str:
+    """Return the name of a new user, as it is stored.
+
+    :raises Malformed: it can be none.
+    """
+    name = user_name(text)
+    if name != name.strip():  # they are not seen, and another user may have the name without them
+        raise Malformed("this can be no name of a user: it begins or ends with a space")
+    return name
+
+
+def _verifiers(password: SecretStr) -> Mapping[str, users.Verifier]:
+    """Return what a new password is compared by."""
+    try:
+        return verifiers.new(verifiers.new_password(password.get_secret_value()))
+    except verifiers.NotPrepared as error:
+        raise Malformed(f"this can be no password: {error}", "password") from None
+
+
 def set_user(
     connection: Connection,
     *,
     name: str,
+    password: SecretStr | None = None,
     role: str | None = None,
     without_role: str | None = None,
     disable: bool = False,
     enable: bool = False,
 ) -> Answer:
-    """Change one thing of a user: disable or enable it, give it a role or take one. It counts at once.
+    """Change one thing of a user: its password, after which connections stay; disable or enable it, give it a role or
+    take one. It counts at once.
 
-    :raises Malformed: it is not said what, or a name can be none.
+    :raises Malformed: it is not said what, or a name or the password can be none.
     :raises Unknown: there is no such user, or it has no such role.
     """
-    if [role is not None, without_role is not None, disable, enable].count(True) != 1:
-        raise Malformed("give one of --role, --without-role, --disable and --enable")
+    if [password is not None, role is not None, without_role is not None, disable, enable].count(True) != 1:
+        raise Malformed("give one of --password, --role, --without-role, --disable and --enable")
     name = user_name(name)
-    if disable or enable:
+    if password is not None:
+        done, said = users.set_verifiers(connection, name, _verifiers(password)), ""
+        state = "has a new password"
+    elif disable or enable:
         done, said = (users.disable if disable else users.enable)(connection, name), ""
         state = "disabled" if disable else "enabled"
     elif role is not None:

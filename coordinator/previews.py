@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from coordinator.acts import goals_of, moved_to, way_of
+from coordinator import repairs
+from coordinator.acts import goals_of, moved_to, retirable, way_of
 from coordinator.address.addresses import shown
-from coordinator.answers import Unknown, connection_id_of, txn_id_of
-from store import connections, dead_letters, purge, seeks, undecided
+from coordinator.answers import Unknown, connection_id_of, group_of, txn_id_of
+from coordinator.changes import since
+from coordinator.timeline import as_utc
+from store import addresses, connections, dead_letters, purge, seeks, undecided
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -21,7 +25,10 @@ if TYPE_CHECKING:
 #: letters, and entries or messages, that are looked at
 _MOST_LETTERS = 500
 _MOST = 10_000
-#: After so many no other letters are looked at.
+#: repairs that are told one by one
+_MOST_TOLD = 20
+_STATES = {"can": "It would", "done": "Done already:", "cannot": "It cannot be repaired:"}
+#: After so many no other letters, or findings, are looked at.
 _SECONDS = 3.0
 
 
@@ -110,6 +117,58 @@ def of_replay(
     if others:
         lines.append(f"That is of the first {looked:,} letters; if there are others, they follow likewise.")
     return lines or ["No letter is there that would be posted."]
+
+
+def of_repair(connection: Connection, *, run: str, finding: int | None = None) -> list[str]:
+    """Of :func:`coordinator.acts.repair`."""
+    found = repairs.of_run(connection, run, finding=finding)
+    lines: list[str] = []
+    count, others, end = 0, False, time.monotonic() + _SECONDS
+    by_hand = repairs.ByHand()
+    for piece in repairs.pieces(connection, found, apply=False):
+        by_hand.add(piece.by_hand)
+        for each in piece.lines:
+            count += 1
+            if len(lines) < _MOST_TOLD:
+                lines.append(f"{_STATES[each['state']]} {each['said']} ({each['kind']}).")
+        others = count >= _MOST_LETTERS or time.monotonic() > end
+        if others:
+            break
+    if count > len(lines):
+        lines.append(f"And so on: {count:,} findings that the store can do something about, or has.")
+    lines += [f"By hand: {each['findings']:,} {each['kind']}: {each['suggested_repair']}" for each in by_hand.told()]
+    if others:
+        lines.append("That is of the first findings; others may follow.")
+    return lines or ["The run has found nothing."]
+
+
+def of_pause(connection: Connection, *, name: str) -> list[str]:
+    """Of :func:`coordinator.changes.pause_group`."""
+    group_of(connection, name)
+    return [
+        f"The consumers of {shown(name)} keep their links, and get nothing new until the group is resumed.",
+        "Posts go on, and what waits can be browsed; what was delivered can be settled.",
+    ]
+
+
+def of_resumption(connection: Connection, *, name: str) -> list[str]:
+    """Of :func:`coordinator.changes.resume_group`."""
+    _, group = group_of(connection, name)
+    pause = addresses.pause_of(connection, group)
+    if pause is None or pause.paused_at is None:
+        return [f"{shown(name)} is not paused."]
+    return [f"{shown(name)} is paused {since(asdict(pause))}."]
+
+
+def of_retirement(connection: Connection, *, half_id: str, group: str) -> list[str]:
+    """Of :func:`coordinator.acts.retire`."""
+    wanted, _, found = retirable(connection, half_id, group)
+    due = "" if found.available_at is None else f", is due at {as_utc(found.available_at)}"
+    return [
+        f"Message {wanted} waits in the group {shown(group)}{due}, and has failed {found.failures} times.",
+        "As accepted it leaves the group as if a consumer had accepted it; else it goes to the group's dead letters, "
+        "with the reason. The first decision wins: a consumer may be faster.",
+    ]
 
 
 def of_seek(

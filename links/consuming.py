@@ -104,6 +104,8 @@ class Consuming(Outgoing):
 
     @property
     def room(self) -> int:
+        if self._queue.policies.paused:
+            return 0
         if self._end is not None and self._end.acquires is not None and not self._acquires(self._end.acquires):
             return 0
         room = self._most_unsettled - len(self.unsettled)

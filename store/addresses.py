@@ -70,6 +70,10 @@ class Group:
     own_policies: tuple[str, ...]
     #: the last seek, or one under way (H17)
     seek: Seek | None
+    #: since when it is paused, by whom, and for which reason; None: it is not
+    paused_at: datetime | None
+    paused_by: str | None
+    paused_for: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +248,9 @@ def _groups(connection: Connection, wanted: ColumnElement[bool], most: int | Non
             retry=row.retry,
             own_policies=tuple(row.own_policies),
             seek=moved.get(row.group_id),
+            paused_at=row.paused_at,
+            paused_by=row.paused_by,
+            paused_for=row.paused_for,
         )
         for row in rows
     )
@@ -292,3 +299,60 @@ def change_group(connection: Connection, of: str, group: int, changes: Mapping[s
         connection.execute(select(func.pg_notify(channels.ADDRESS, of)))
         connection.commit()
     return name is not None
+
+
+_PAUSE = consumer_group.c.paused_at, consumer_group.c.paused_by, consumer_group.c.paused_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """The pause of a group: since when, by whom, and for which reason. ``done``: it has begun, or ended, just now."""
+
+    paused_at: datetime | None
+    paused_by: str | None
+    paused_for: str | None
+    done: bool
+
+
+def pause_of(connection: Connection, group: int) -> Pause | None:
+    """Return the pause of a group, its ``paused_at`` None where it is not paused; None: there is no such group."""
+    with boundary():
+        row = connection.execute(select(*_PAUSE).where(consumer_group.c.id == group)).one_or_none()
+        connection.rollback()
+    return None if row is None else Pause(**row._mapping, done=False)
+
+
+def pause_group(connection: Connection, of: str, group: int) -> Pause | None:
+    """Pause a group of the address ``of``; commits, and notifies all instances. None: it was removed meanwhile."""
+    return _pause(connection, of, group, Action.GROUP_PAUSE)
+
+
+def resume_group(connection: Connection, of: str, group: int) -> Pause | None:
+    """End the pause of a group, as :func:`pause_group`; returns the pause that has ended."""
+    return _pause(connection, of, group, Action.GROUP_RESUME)
+
+
+def _pause(connection: Connection, of: str, group: int, action: Action) -> Pause | None:
+    pauses = action is Action.GROUP_PAUSE
+    with boundary():
+        # lock order: 8
+        query = (
+            select(consumer_group.c.name, *_PAUSE).where(consumer_group.c.id == group).with_for_update(key_share=True)
+        )
+        before = connection.execute(query).one_or_none()
+        if before is None:
+            connection.rollback()
+            return None
+        after, done = before, pauses is (before.paused_at is None)
+        if done:
+            who, why = audit.person(connection)
+            by = func.coalesce(who, func.current_user())
+            told = {"paused_at": func.now(), "paused_by": by, "paused_for": why}
+            changed = update(consumer_group).where(consumer_group.c.id == group)
+            values = told if pauses else dict.fromkeys(told)
+            made = connection.execute(changed.values(**values).returning(*_PAUSE)).one()
+            after = made if pauses else before
+            audit.note(connection, action, of, {"group": before.name})
+            connection.execute(select(func.pg_notify(channels.ADDRESS, of)))
+        connection.commit()
+    return Pause(paused_at=after.paused_at, paused_by=after.paused_by, paused_for=after.paused_for, done=done)

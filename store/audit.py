@@ -38,11 +38,15 @@ class Action(StrEnum):
     #: of a reconciliation's findings
     REPAIR = "repair"
     SEEK = "seek"
+    #: of one message
+    RETIRE = "retire"
     PURGE = "purge"
     ADDRESS_ADD = "address-add"
     ADDRESS_SET = "address-set"
     ADDRESS_REMOVE = "address-remove"
     GROUP_SET = "group-set"
+    GROUP_PAUSE = "group-pause"
+    GROUP_RESUME = "group-resume"
     USER_ADD = "user-add"
     USER_PASSWORD = "user-password"  # noqa: S105 - a name
     USER_DISABLE = "user-disable"
@@ -101,6 +105,12 @@ class Wanted:
 def act_as(connection: Connection, actor: Actor) -> None:
     """Record ``actor`` in all rows that are added on this connection from now on."""
     connection.info[_ACTOR] = actor
+
+
+def person(connection: Connection) -> tuple[str | None, str | None]:
+    """Return the name of the person who acts on this connection, and the reason; None: it is not known."""
+    actor: Actor | None = connection.info.get(_ACTOR)
+    return (None, None) if actor is None else (actor.os_user, actor.reason)
 
 
 def note(

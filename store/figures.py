@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Row, func, select, text
 
@@ -71,6 +71,14 @@ class GroupFigures:
     failed: int
     #: how many of the groups have more than :data:`MOST_COUNTED`: their ``ready`` is partly estimated
     estimated: int
+
+
+class PausedFigures(NamedTuple):
+    """A consumer group that an operator has paused, and for how long."""
+
+    address: str
+    group: str
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +170,22 @@ def entries(connection: Connection, *, named: int = MOST_NAMED, most: int = MOST
         found = tuple(_figures(connection, row, named, most) for row in rows)
         connection.rollback()
     return found
+
+
+def paused(connection: Connection, *, named: int = MOST_NAMED) -> tuple[PausedFigures, ...]:
+    """Return the groups that are paused, the longest paused first, ``named`` at most. Reads all groups."""
+    with boundary():
+        rows = connection.execute(
+            text(
+                f"""select a.name as address, g.name as consumer_group,
+                           extract(epoch from now() - g.paused_at)::float8 as seconds
+                      from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
+                     where g.paused_at is not null order by g.paused_at, g.id limit :named"""
+            ),
+            {"named": named},
+        ).all()
+        connection.rollback()
+    return tuple(PausedFigures(row.address, row.consumer_group, max(0.0, row.seconds)) for row in rows)
 
 
 def _by_state(column: str) -> str:
@@ -350,6 +374,7 @@ class Figures:
 
     state: State | None = None
     entries: tuple[GroupFigures, ...] | None = None
+    paused: tuple[PausedFigures, ...] | None = None
     dead_letters: tuple[AddressFigures, ...] | None = None
     undecided: Undecided | None = None
     #: the last run of a reconciliation that is stored; None also: there is none
@@ -397,6 +422,7 @@ class FigureReader:
         return Figures(
             state=found.state,
             entries=found.entries,
+            paused=found.paused,
             dead_letters=found.dead_letters,
             undecided=found.undecided,
             last_run=found.last_run,
@@ -414,6 +440,7 @@ class FigureReader:
         return Figures(
             state=current,
             entries=self._part("entries", connection, entries),
+            paused=self._part("paused", connection, paused),
             dead_letters=self._part("dead-letters", connection, dead_letters),
             undecided=self._part("undecided", connection, undecided),
             last_run=self._part("last-run", connection, runs.last),

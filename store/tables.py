@@ -174,6 +174,10 @@ consumer_group = Table(
     Column("retry", Text),
     # The id of the user who created it, where it is a subscription of that user's container: no other user may join it.
     Column("owner", Text),
+    # Not null: an operator has paused it then, and its consumers get nothing new. By whom, and for which reason.
+    Column("paused_at", DateTime(timezone=True)),
+    Column("paused_by", Text),
+    Column("paused_for", Text),
     UniqueConstraint("address_id", "name"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
     CheckConstraint("max_attempts >= 1", name="max_attempts"),

@@ -33,6 +33,9 @@ groups = table(
     column("max_attempts", Integer),
     column("retry", Text),
     column("own_policies", ARRAY(Text)),
+    column("paused_at", DateTime(timezone=True)),
+    column("paused_by", Text),
+    column("paused_for", Text),
     schema=SCHEMA,
 )
 

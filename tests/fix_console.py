@@ -31,7 +31,7 @@ from tests.fix_service import PATIENCE, Service
 from tests.wire.frames import Accepted, Error, Rejected
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Peer
-from tests.wire.queues import dead_letters
+from tests.wire.queues import dead_letters, later
 from tests.wire.types import Symbol
 
 #: of an operator
@@ -199,6 +199,7 @@ def fill(service: Service, *values: str) -> ExitStack:
         sender, of_its_name = session.sender("orders"), session.sender(value, name=name)
         if of_its_name.answer.target is not None:
             assert of_its_name.outcome(message) == Accepted()
+            assert of_its_name.outcome(later(b"x", delay=3_600_000)) == Accepted()
         assert sender.outcome(message) == Accepted()
         error = Error(condition=Symbol("test:refused"), description=value)
         session.receiver("orders", credit=1).take().disposition(Rejected(error=error))

@@ -428,6 +428,7 @@ def _policies(name: str, stored: questions.Stored) -> tuple[Policies, dict[int, 
             max_attempts=each.max_attempts,
             on_expiry=each.on_expiry,
             retry=None if each.retry is None else _retry(name, each.retry),
+            paused=each.paused,
         )
         for group, each in stored.own.items()
     }

@@ -94,7 +94,7 @@ class Address:
         """Set the policies, which apply to outcomes decided after this call."""
         self.policies, self.own_policies = policies, own_policies
         for queue in self.queues:
-            queue.policies = self.policies_of(queue.group_id)
+            queue.set_policies(self.policies_of(queue.group_id))
 
 
 def check_target(name: str) -> None:

@@ -1,4 +1,4 @@
-"""``coordinator group list | set``; :mod:`coordinator.commands.seek` has ``seek``."""
+"""``coordinator group list | set | pause | resume``; :mod:`coordinator.commands.seek` has ``seek``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def list_(
     config: Config = None,
 ) -> None:
     """List the consumer groups with their messages counted, and their policies: their own, or the address's."""
-    from coordinator import answers
+    from coordinator import answers, changes
     from store import addresses
 
     lines = asked(answers.all_groups, config, database_url, data_dir, work="counting", address=address)
@@ -51,8 +51,16 @@ def list_(
         print_json(lines)
     else:
         print_table(
-            [{**line, "group": line["group"] or "(default)", "moved": _moved(line["seek"])} for line in lines],
-            (*("address", "group", "volatile"), *addresses.STATES, *_POLICIES, "moved"),
+            [
+                {
+                    **line,
+                    "group": line["group"] or "(default)",
+                    "moved": _moved(line["seek"]),
+                    "paused": None if line["paused_at"] is None else changes.since(line),
+                }
+                for line in lines
+            ],
+            (*("address", "group", "volatile"), *addresses.STATES, *_POLICIES, "moved", "paused"),
         )
 
 
@@ -98,3 +106,31 @@ def set_(
     policies = {"on_expiry": on_expiry, "max_attempts": max_attempts, "retry": retry}
     done = asked(changes.set_group, config, database_url, data_dir, reason, name=name, **policies)  # type: ignore[arg-type]
     typer.echo(f"{shown(name)}: {changes.words(done)}")
+
+
+@app.command()
+def pause(
+    name: Name, reason: Reason = None, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
+    """Pause a group, in all services at once: its consumers keep their links, and get nothing new.
+
+    Posts go on, browsers see what waits, and what was delivered can be settled. group list says since when it is
+    paused, by whom, and why.
+    """
+    from coordinator import changes
+    from coordinator.address.addresses import shown
+
+    asked(changes.pause_group, config, database_url, data_dir, reason, name=name)
+    typer.echo(f"{shown(name)} is paused")
+
+
+@app.command()
+def resume(
+    name: Name, reason: Reason = None, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
+    """End the pause of a group: its consumers get what waits, in order."""
+    from coordinator import changes
+    from coordinator.address.addresses import shown
+
+    done = asked(changes.resume_group, config, database_url, data_dir, reason, name=name)
+    typer.echo(f"{shown(name)} goes on; it was paused {changes.since(done)}")

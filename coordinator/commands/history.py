@@ -46,12 +46,7 @@ _OF_JMS = re.compile(r"ID:AMQP_(UUID|ULONG|BINARY|STRING|NO_PREFIX):")
 _MOST_LIVES = 20
 _COLUMNS = ("at", "what", "message", "group", "detail")
 
-messages = typer.Typer(help="Look at a message.", no_args_is_help=True)
-
-
-@messages.callback()
-def _messages() -> None:
-    pass
+messages = typer.Typer(help="Look at a message, and retire one by hand.", no_args_is_help=True)
 
 
 _Since = Annotated[

@@ -54,7 +54,7 @@ class Remote:
         path = _path(operation, given)
         others = {name: value for name, value in given.items() if f"{{{name}" not in operation.path}
         if operation in ACTS:
-            body = json.dumps({name: value for name, value in others.items() if value is not None})
+            body = json.dumps({name: _said(value) for name, value in others.items() if value is not None})
             done, _ = self._answer("POST", path, body)
             return done
         most = others.pop("most", None)
@@ -102,6 +102,13 @@ def _path(operation: Operation, given: Mapping[str, Any]) -> str:
     from coordinator.operations import ROOT
 
     return ROOT + re.sub(r"{(\w+)(:path)?}", lambda each: quote(str(given[each[1]]), safe=""), operation.path)
+
+
+def _said(value: Any) -> Any:
+    """Return the value of an argument as it is in a body."""
+    from pydantic import SecretStr
+
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def _written(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,10 +17,12 @@ from coordinator.commands.administration import (
     asked,
     fail,
     print_rows,
-    store,
     user_name,
 )
 from coordinator.commands.permissions import report_what_ends
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
 
 app = typer.Typer(help="Users that clients log in as.", no_args_is_help=True)
 
@@ -50,24 +52,20 @@ def add(
     config: Config = None,
 ) -> None:
     """Make a user, while the service runs. Its password is not stored, but what it is compared by."""
-    from coordinator.login import verifiers
-    from store import permissions, users
-    from store.errors import UserExists
+    from coordinator import changes
+    from coordinator.answers import Malformed
 
-    name = user_name(name)
-    if name != name.strip():  # they are not seen, and another user may have the name without them
-        fail("this can be no name of a user: it begins or ends with a space", 2)
     if without_password and password_file is not None:
         fail("--without-password: a password is given too; leave one out", 2)
-    made = {} if without_password else verifiers.new(_password(password_file))
-    with store(config, database_url, data_dir, reason) as connection:
-        open_before = permissions.none_counts(connection)
-        try:
-            users.add(connection, name, made)
-        except UserExists:
-            fail(f"there is a user {name} already")
-        typer.echo(f"made the user {name}")
-        report_what_ends({"open_before": open_before, "open_now": permissions.none_counts(connection)})
+    try:
+        name = changes.new_name(name)
+    except Malformed as error:
+        fail(str(error), 2)
+    password = None if without_password else _password(password_file)
+    wanted = {"name": name, "password": password, "without_password": without_password}
+    done = asked(changes.add_user, config, database_url, data_dir, reason, **wanted)  # type: ignore[arg-type]
+    typer.echo(f"made the user {name}")
+    report_what_ends(done)
 
 
 @app.command("list")
@@ -110,23 +108,15 @@ def set_(
     A role is a name for permissions that several users have.
     """
     from coordinator import changes
-    from coordinator.login import verifiers
-    from store import users
 
     given = [password, password_file is not None, role is not None, without_role is not None, disable, enable]
     if given.count(True) != 1:
         fail("give one of --password, --password-file, --role, --without-role, --disable and --enable", 2)
     name = user_name(name)
-    if not (password or password_file is not None):
-        wanted = {"role": role, "without_role": without_role, "disable": disable, "enable": enable}
-        done = asked(changes.set_user, config, database_url, data_dir, reason, name=name, **wanted)  # type: ignore[arg-type]
-        typer.echo(f"{name}: {done['state']}")
-        return
-    made = verifiers.new(_password(password_file))
-    with store(config, database_url, data_dir, reason) as connection:
-        if not users.set_verifiers(connection, name, made):
-            fail(f"there is no user {name}")
-    typer.echo(f"{name}: has a new password")
+    new = _password(password_file) if password or password_file is not None else None
+    wanted = {"password": new, "role": role, "without_role": without_role, "disable": disable, "enable": enable}
+    done = asked(changes.set_user, config, database_url, data_dir, reason, name=name, **wanted)  # type: ignore[arg-type]
+    typer.echo(f"{name}: {done['state']}")
 
 
 @app.command()
@@ -141,13 +131,15 @@ def remove(
     report_what_ends(done)
 
 
-def _password(file: Path | None) -> str:
+def _password(file: Path | None) -> SecretStr:
     """Return the password of the file, or of the terminal, twice; ends the command if it can be none."""
+    from pydantic import SecretStr
+
     from coordinator.login import verifiers
 
     text = _prompted() if file is None else _read(file)
     try:
-        return verifiers.new_password(text)
+        return SecretStr(verifiers.new_password(text))
     except verifiers.NotPrepared as error:
         fail(f"this can be no password: {error}", 2)
 

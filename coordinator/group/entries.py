@@ -27,7 +27,9 @@ class Consumer(Protocol):
 
     @property
     def room(self) -> int:
-        """The number of entries that the link accepts now: its credit, within the limit of unsettled deliveries."""
+        """The number of entries that the link accepts now: its credit, within the limit of unsettled deliveries. 0: its
+        group is paused.
+        """
 
     @property
     def draining(self) -> bool: ...

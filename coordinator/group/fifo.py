@@ -651,7 +651,7 @@ class FifoQueue(Queue):
         self.touch()
 
     def _yield_all(self) -> None:
-        """Yield all entries to the store, and release all groups, as there is no consumer here."""
+        """Yield all entries to the store, and release all groups without deliveries, as no consumer here takes any."""
         self.empty(list(self.groups.values()))
         self.claims.release(list(self.groups.values()))
 
@@ -659,6 +659,8 @@ class FifoQueue(Queue):
 
     def pump(self) -> None:
         self.dirty = False
+        if self.policies.paused:
+            self._yield_all()
         if self.consumers:
             active = self._hand_out()
             if active:

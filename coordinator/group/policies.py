@@ -113,6 +113,8 @@ class Policies:
     dead_letters: bool
     #: how long a failed delivery waits before the next (D2)
     retry: Retry = IMMEDIATE
+    #: whether an operator has paused the group: its consumers get nothing new (D12)
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,7 @@ class OwnPolicies:
     max_attempts: int | None = None
     on_expiry: str | None = None
     retry: Retry | None = None
+    paused: bool = False
 
     def over(self, policies: Policies) -> Policies:
         """Return the policies of the group, on an address with these."""
@@ -130,4 +133,5 @@ class OwnPolicies:
             max_attempts=self.max_attempts or policies.max_attempts,
             on_expiry=self.on_expiry or policies.on_expiry,
             retry=self.retry or policies.retry,
+            paused=self.paused,
         )

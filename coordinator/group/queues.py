@@ -107,6 +107,16 @@ class Queue:
         #: whether this instance holds the whole group: entries are read by ranges of ids, not leased one by one
         self.holding = False
 
+    def set_policies(self, policies: Policies) -> None:
+        """Set the policies, which apply from now on. Paused, the queue gives back what no consumer has, and its
+        consumers have no room; resumed, it loads anew (D12).
+        """
+        changed, self.policies = policies.paused is not self.policies.paused, policies
+        if changed:
+            for consumer in self.consumers:
+                self.takers.changed(consumer)
+            self.in_store()
+
     def window(self, priority: int) -> Window:
         return self.windows[rank_of(priority)]
 
@@ -137,7 +147,7 @@ class Queue:
         no older entry waits in the store.
         """
         window = self.normal if priority == DEFAULT else self.window(priority)
-        if window.more or window.loading:
+        if window.more or window.loading or self.policies.paused:
             return False
         instance = self.instance
         have = len(window) + window.reserved
@@ -337,8 +347,10 @@ class Queue:
     def pump(self) -> None:
         """Send ready entries to consumers with room; then load more from the store if a consumer has room left."""
         self.dirty = False
-        if not self.consumers:
-            self._yield_all()  # the last consumer detached while entries were on their way
+        if not self.consumers or self.policies.paused:
+            self._yield_all()  # the last consumer detached, or the group was paused, while entries were on their way
+        if self.policies.paused:
+            self.share()  # then no entry counts as read but those that consumers have
         if self.refused.wanted:
             self._take_back_refused()
         for window in self.windows:

@@ -49,7 +49,8 @@ class Queues:
             kind = FifoQueue if policies.fifo else Queue
             queue = kind(self._instance, self, group_id, address_id, name, policies)
             self.by_group.add(queue)
-        queue.policies = policies
+        else:
+            queue.set_policies(policies)
         return queue
 
     def pump(self) -> bool:

@@ -130,6 +130,20 @@ def list_dead_letters(store: Store, request: Request, after: After = None, limit
     return _page(request, lines, limit, lambda line: str(line["name"]))
 
 
+@routes.get("/schedules", summary="coordinator schedule list")
+def list_schedules(store: Store, request: Request, after: After = None, limit: Limit = 100) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_schedules(connection, after=after, most=limit + 1)
+    return _page(request, lines, limit, answers.group_key)
+
+
+@routes.get("/schedules/{name:path}", summary="coordinator schedule show")
+def show_schedule(store: Store, request: Request, name: str, after: After = None, limit: Limit = 100) -> Response:
+    with store.asked() as connection:
+        lines = answers.scheduled(connection, name, after=after, most=limit + 1)
+    return _page(request, lines, limit, answers.due_key)
+
+
 @routes.get("/check", summary="coordinator check")
 def check(store: Store, fewest_free: Annotated[int, Query(ge=0, le=100)] = 10) -> Response:
     with store.asked() as connection:

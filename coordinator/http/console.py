@@ -188,6 +188,20 @@ def browse(store: Store, request: Request, name: str, after: Number = 0) -> Resp
     return _list(request, "browse", lines, lambda line: line["entry"], name=name)
 
 
+@pages.get("/schedules")
+def list_schedules(store: Store, request: Request, after: After = None) -> Response:
+    with store.asked() as connection:
+        lines = answers.all_schedules(connection, after=after, most=_MOST + 1)
+    return _list(request, "schedules", lines, answers.group_key)
+
+
+@pages.get("/schedule")
+def show_schedule(store: Store, request: Request, name: str, after: After = None) -> Response:
+    with store.asked() as connection:
+        lines = answers.scheduled(connection, name, after=after, most=_MOST + 1)
+    return _list(request, "schedule", lines, answers.due_key, name=name)
+
+
 @pages.get("/users", dependencies=FOR_OPERATORS)
 def list_users(store: Store, request: Request, after: After = None) -> Response:
     with store.asked() as connection:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
+from pydantic import SecretStr
 
 from coordinator import acts, changes, previews
 from coordinator.address.addresses import GROUP_SEPARATOR
@@ -86,17 +87,24 @@ FORMS = {
              {"back_to": "Back to a time (2026-11-22T12:00:00Z) or a message: what it had comes again",
               "forth_to": "Or forth to it: what waits before is thrown away",
               "to": "Or to it: the group gets what follows, and no others"}, previews.of_seek, True),
+        Form(acts.repair, "Repair what was found", ("findings", "run", "run"), {}, previews.of_repair,
+             add=underway.repaired),
+        Form(acts.retire, "Retire message", ("message", "id", "half_id"), {"outcome": "As"}, previews.of_retirement),
         Form(changes.add_address, "Add an address", ("addresses", None, "name"),
              {"name": "Name", "topic": "A topic", "kind": "Kind", **_POLICIES, **_KEPT}),
         Form(changes.set_address, "Change address", _ADDRESS, {"kind": "Kind", **_POLICIES, **_KEPT, **_CHECKS}),
         Form(changes.remove_address, "Remove address", _ADDRESS,
              {"force": "With its messages, which are lost, and its groups"}, previews.of_removal),
         Form(changes.set_group, "Change group", _ADDRESS, _POLICIES),
+        Form(changes.pause_group, "Pause group", _ADDRESS, {}, previews.of_pause),
+        Form(changes.resume_group, "Resume group", _ADDRESS, {}, previews.of_resumption),
         Form(changes.grant, "Grant a permission", ("permissions", None, "user"), _PERMISSION),
         Form(changes.revoke, "Revoke a permission", ("permissions", None, "user"), _PERMISSION),
+        Form(changes.add_user, "Add a user", ("users", None, "name"),
+             {"name": "Name", "password": "Password", "without_password": "Or none: it logs in by its certificate"}),
         Form(changes.set_user, "Change user", ("users", None, "name"),
-             {"role": "Give this role", "without_role": "Or take this role", "disable": "Or disable the user",
-              "enable": "Or enable the user"}),
+             {"password": "New password", "role": "Or give this role", "without_role": "Or take this role",
+              "disable": "Or disable the user", "enable": "Or enable the user"}),
         Form(changes.remove_user, "Remove user", ("users", None, "name")),
     )
 }  # fmt: skip
@@ -202,7 +210,7 @@ async def _preview(request: Request, form: Form, given: Mapping[str, str]) -> li
         return []
     acting: Acting = request.app.state.acting
     takes = inspect.signature(form.preview).parameters
-    missing = {"reason": "-", "decision": "commit"}  # what comes last, where it is needed
+    missing = {"reason": "-", "decision": "commit", "outcome": "accepted"}  # what comes last, where it is needed
     fields = model_of(form.operation).model_fields
     stands_in = {name: value for name, value in missing.items() if name in fields and fields[name].is_required()}
     taken = {**_taken(form, {**stands_in, **given}), **acting.service}
@@ -267,13 +275,17 @@ def _page(
 
 
 def _field(form: Form, name: str, label: str, value: str | None) -> dict[str, Any]:
-    """Return how a page asks for an argument: ``choices`` of a list, none for text; ``box``: it is ticked or not."""
+    """Return how a page asks for an argument: ``choices`` of a list, none for text; ``box``: it is ticked or not;
+    ``secret``: no page shows it again.
+    """
     found = model_of(form.operation).model_fields.get(name)  # else it is of the path
     kind = str if found is None else found.annotation
+    secret = SecretStr in get_args(kind)
     return {
         "name": name,
         "label": label,
-        "value": value or "",
+        "secret": secret,
+        "value": "" if secret else value or "",
         "choices": get_args(kind) if get_origin(kind) is Literal else (),
         "box": kind is bool,
         "needed": found is None or found.is_required(),

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from coordinator.answers import InTheWay, Malformed, Unknown
 from store.connections import ClosedAlready, NoSuchConnection
 from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Contended, Locked, NotUndecided
+from store.runs import Superseded
 
 _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (Malformed, HTTPStatus.BAD_REQUEST),
@@ -25,6 +26,7 @@ _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (CannotCheck, HTTPStatus.CONFLICT),
     (ClosedAlready, HTTPStatus.CONFLICT),
     (AddressGone, HTTPStatus.CONFLICT),
+    (Superseded, HTTPStatus.CONFLICT),
 )
 
 

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
+from pydantic import SecretStr
+
 from coordinator.answers import Answer
 from coordinator.http.acting import KNOWN, Acting
 from coordinator.http.problems import Refused, refused
@@ -23,7 +25,7 @@ _PAUSE_SECONDS = 0.1
 _BUSY_SECONDS = 1.0
 #: Seconds that a request waits for the end of what it has begun.
 _WAIT_SECONDS = 1.5
-#: letters that stay, of which a page says why
+#: letters that stay, and findings, of which a page says why
 MOST_LEFT = 20
 
 #: Adds what a piece has done to what was done before; returns the arguments with which the act goes on; None: it has
@@ -44,6 +46,19 @@ def purged(total: dict[str, Any], piece: Answer) -> dict[str, Any] | None:
     total["purged"] = total.get("purged", 0) + piece["purged"]
     total["held"] = piece["held"]
     return None if piece["finished"] else {}
+
+
+def repaired(total: dict[str, Any], piece: Answer) -> dict[str, Any] | None:
+    states = [each["state"] for each in piece["repairs"]]
+    total["repaired"] = total.get("repaired", 0) + states.count("done")
+    total["left"] = total.get("left", 0) + len(states) - states.count("done")
+    by_hand = sum(each["findings"] for each in piece["by_hand"])
+    total["by_hand"] = total.get("by_hand", 0) + by_hand
+    told = total.setdefault("why", [])
+    left = [f"{each['said']} ({each['kind']})" for each in piece["repairs"] if each["state"] != "done"]
+    told += left[: MOST_LEFT - len(told)]
+    following: dict[str, Any] | None = piece["next"]
+    return following
 
 
 @dataclass(eq=False, kw_only=True)
@@ -131,6 +146,7 @@ class Underway:
             error = refused(known)
         finally:
             work.error, work.ended_at = error, datetime.now(UTC)
+            work.given = {name: value for name, value in work.given.items() if not isinstance(value, SecretStr)}
 
     async def _piece(self, work: Work, following: Mapping[str, Any]) -> Any:
         """Do the next piece of an act; None: it was stopped before."""

@@ -20,6 +20,7 @@ from store.figures import (
     Decided,
     Figures,
     GroupFigures,
+    PausedFigures,
     Undecided,
 )
 from store.runs import Stored
@@ -68,6 +69,8 @@ class _Collector:
             yield _gauge("partitions_ahead", "Days after today that have partitions; -1: not even today.", days)
         if seen.entries is not None:
             yield from _entries(seen.entries)
+        if seen.paused is not None:
+            yield _paused(seen.paused)
         if seen.dead_letters is not None:
             help_text = "Messages that wait at addresses of dead letters."
             yield _by_address("dead_letters", help_text, [(each, each.count) for each in seen.dead_letters])
@@ -114,6 +117,12 @@ def _entries(groups: tuple[GroupFigures, ...]) -> Iterator[Metric]:
     yield _gauge("entries", help_text, _summed(values), "address", "group", "state")
     estimated = sum(each.estimated for each in groups)
     yield _gauge("groups_estimated", "Consumer groups whose ready messages are estimated.", [((), estimated)])
+
+
+def _paused(groups: tuple[PausedFigures, ...]) -> Metric:
+    values = [((label(each.address), label(each.group)), each.seconds) for each in groups]
+    help_text = "For how long an operator has paused a consumer group; of no other is there a value."
+    return _gauge("group_paused_seconds", help_text, values, "address", "group")
 
 
 def _by_address(name: str, text: str, values: Sequence[tuple[AddressFigures, float]]) -> GaugeMetricFamily:

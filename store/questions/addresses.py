@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 
 class Own(NamedTuple):
-    """The policies of a consumer group in place of the address's; None: the policy of the address applies."""
+    """The policies of a consumer group in place of the address's; None: the policy of the address applies. ``paused``:
+    its consumers get nothing new.
+    """
 
     on_expiry: str | None
     max_attempts: int | None
     retry: str | None
+    paused: bool
 
 
 class Stored(NamedTuple):
@@ -75,9 +78,11 @@ _ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.retry, a.
                (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = ''),
                (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> ''),
                a.check_immunity_ms, a.check_interval_ms, a.check_most,
-               (select json_agg(json_build_array(g.id, g.on_expiry, g.max_attempts, g.retry))::text
+               (select json_agg(json_build_array(g.id, g.on_expiry, g.max_attempts, g.retry,
+                                                 g.paused_at is not null))::text
                   from {SCHEMA}.consumer_group g
-                 where g.address_id = a.id and coalesce(g.on_expiry, g.max_attempts::text, g.retry) is not null)
+                 where g.address_id = a.id
+                   and (coalesce(g.on_expiry, g.max_attempts::text, g.retry) is not null or g.paused_at is not null))
           from {SCHEMA}.address a"""
 
 #: name, seconds: selects the address, if it exists. Notes the use of one made on use, unless the last note is younger

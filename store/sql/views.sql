@@ -47,7 +47,8 @@ create view coordinator.groups as
          coalesce(g.retry, a.retry) as retry,
          array_remove(array[case when g.on_expiry is not null then 'on_expiry' end,
                             case when g.max_attempts is not null then 'max_attempts' end,
-                            case when g.retry is not null then 'retry' end], null) as own_policies
+                            case when g.retry is not null then 'retry' end], null) as own_policies,
+         g.paused_at, g.paused_by, g.paused_for
     from coordinator.consumer_group g
     join coordinator.address a on a.id = g.address_id
     cross join lateral (

@@ -177,7 +177,7 @@ def test_users_are_disabled_and_permissions_taken(service: Service) -> None:
         ("/permissions/grant", {"verbs": "all", "pattern": "x"}, 400, "give --user or --role"),
         ("/permissions/grant", {"verbs": "all", "pattern": "x", "user": "none"}, 404, "there is no user none"),
         ("/users/none/remove", {}, 404, "there is no user none"),
-        ("/users/none/set", {"disable": True, "enable": True}, 400, "give one of --role, "),
+        ("/users/none/set", {"disable": True, "enable": True}, 400, "give one of --password, "),
         ("/transactions/xyz/resolve", {"decision": "commit", "reason": "r"}, 400, "TXN-ID: expected 32 hexadecimal "),
         (f"/transactions/{_NONE}/resolve", {"decision": "commit", "reason": "r"}, 404, "no undecided transaction "),
         (f"/transactions/{_NONE}/resolve", {"decision": "commit"}, 400, "reason: Field required"),

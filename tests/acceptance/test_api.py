@@ -25,7 +25,7 @@ from tests.tables import all_cases
 from tests.wire.frames import Rejected
 from tests.wire.messages import data
 from tests.wire.peer import Peer
-from tests.wire.queues import dead_letters, post
+from tests.wire.queues import dead_letters, later, post
 from tests.wire.types import Symbol
 
 pytestmark = pytest.mark.rule("S11")
@@ -80,6 +80,7 @@ def undecided(service: Service) -> Iterator[list[str]]:
         post(session, name, b"1", b"2")
     session.receiver("orders", credit=1).take().disposition(Rejected())
     dead_letters(session, "orders")
+    session.sender("orders").outcome(later(b"3", delay=3_600_000))
     service.cli("address", "set", "orders", "--max-attempts", "3")
     for name in ("anna", "bob", "eve"):
         service.cli("user", "add", name, "--without-password")
@@ -113,6 +114,8 @@ def undecided(service: Service) -> Iterator[list[str]]:
         (f"/addresses/{quote('a/b %?', safe='')}", ("address", "show", "a/b %?")),
         ("/addresses/a/b%20%25%3F", ("address", "show", "a/b %?")),
         ("/dead-letters", ("dead-letters", "list")),
+        ("/schedules", ("schedule", "list")),
+        ("/schedules/orders", ("schedule", "show", "orders")),
         ("/dead-letters/orders", ("dead-letters", "show", "orders")),
         ("/users", ("user", "list")),
         ("/permissions", ("permission", "list")),

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.rule("S11")
 
 LISTS = (
     *("addresses", "groups", "transactions", "dead-letters", "connections", "audit"),
-    *("users", "permissions", "acts", "instances", "runs"),
+    *("users", "permissions", "acts", "instances", "runs", "schedules"),
 )
 ALL_KINDS = {
     "",
@@ -37,6 +37,7 @@ ALL_KINDS = {
     "letters",
     "letter",
     "connection",
+    "schedule",
 }
 #: What AMQP can say: its strings have no lone surrogates.
 VALUES = {name: value[:1000] for name, value in HOSTILE.items() if name != "lone surrogates"}

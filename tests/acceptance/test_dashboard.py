@@ -57,7 +57,7 @@ def _queries() -> list[Query]:
 
 #: What is 0 where all is well, by the name in the legend.
 _NONE = {
-    *("parts that failed", "groups estimated", "silent instances", "on their way"),
+    *("parts that failed", "groups estimated", "groups paused", "silent instances", "on their way"),
     *("worker {{worker}}", "disk low", "deliveries held by them"),
 }
 #: What has no panel: how a reconciliation, or a watch, came out.

@@ -388,7 +388,7 @@ def test_what_is_not_known(begin: Begin, service: Service, address: str) -> None
         ),
         ("transaction", uuid.uuid4().hex, 1, "is not known: its id was not made by this store"),
         ("message", "12345", 1, "the store has no message 12345"),
-        ("message", "9" * 19, 2, "MESSAGE: expected the number of a message, or --since with its message-id, not '9"),
+        ("message", "9" * 19, 2, "MESSAGE: expected the number of a message (--since finds a message-id), not '9"),
         ("message", "order-7\x1b[2J", 2, "not 'order-7\\x1b[2J'"),
         ("transaction", "order-7\x1b[2J", 2, "TXN-ID: expected 32 hexadecimal digits, not 'order-7\\x1b[2J'"),
         ("message", "", 2, "MESSAGE: expected the number of a message"),

@@ -15,10 +15,10 @@ import pytest
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Source
-from tests.wire.messages import MESSAGE_ANNOTATIONS, Header, data, section
+from tests.wire.messages import Header, data
 from tests.wire.peer import Session
-from tests.wire.queues import browse, condition
-from tests.wire.types import Long, Symbol, Timestamp
+from tests.wire.queues import browse, condition, later
+from tests.wire.types import Symbol, Timestamp
 
 pytestmark = pytest.mark.rule("D7")
 
@@ -27,17 +27,6 @@ SECOND = 1000
 
 def now() -> int:
     return int(time.time() * 1000)
-
-
-def later(body: bytes, *, at: Any = None, delay: Any = None, header: Header | None = None) -> bytes:
-    """To be delivered ``at`` a Unix time or ``delay`` from now, in milliseconds."""
-    annotations = {
-        Symbol(name): Long(value) if type(value) is int else value
-        for name, value in (("x-opt-delivery-time", at), ("x-opt-delivery-delay", delay))
-        if value is not None
-    }
-    first = b"" if header is None else section(Header.CODE, header.described().value)
-    return first + section(MESSAGE_ANNOTATIONS, annotations) + data(body)
 
 
 def post(session: Session, address: str, *messages: bytes) -> None:

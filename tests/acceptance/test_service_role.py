@@ -90,6 +90,18 @@ def test_messages_transactions_retries_and_administration(service: Service, stor
         ("address", "remove", "orders", "--force"),
     ):
         assert service.command(*arguments).returncode in (0, 1), arguments
+    post(session, "by-hand", b"1")
+    with psycopg.connect(store.owner) as owner:
+        found = owner.execute("select max(id) from coordinator.half").fetchone()
+        assert found is not None
+    for more in (
+        ("group", "pause", "by-hand"),
+        ("schedule", "list"),
+        ("message", "retire", str(found[0]), "by-hand", "--accepted", "--reason", "r"),
+        ("group", "resume", "by-hand"),
+    ):
+        told = service.command(*more)
+        assert told.returncode == 0, told.stderr
     refused = [line for line in service.log_lines() if "permission denied" in str(line)]
     assert refused == []
     done = command("audit", "--format", "json", COORDINATOR_DATABASE_URL=store.service)

@@ -17,7 +17,19 @@ from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
 from coordinator.login.penalties import MOST_TOLD, Failures
-from store import addresses, audit, connections, dead_letters, permissions, removal, roles, seeks, undecided, users
+from store import (
+    addresses,
+    audit,
+    connections,
+    dead_letters,
+    permissions,
+    removal,
+    retirement,
+    roles,
+    seeks,
+    undecided,
+    users,
+)
 from store.audit import Action, Actor, Wanted, act_as, note, read
 from store.commit.terms import PLAIN
 from store.errors import AppendOnly, StoreError, UserExists, boundary
@@ -74,6 +86,12 @@ def _addresses(connection: Connection, rows: Rows) -> list[tuple[Action, str, di
     assert addresses.change(connection, "orders", {"max_attempts": 3})
     group = rows.queue("orders", group="billing")
     assert addresses.change_group(connection, "orders", group, {"retry": "ladder"})
+    assert addresses.pause_group(connection, "orders", group) is not None
+    assert addresses.resume_group(connection, "orders", group) is not None
+    by_hand = rows.entry(group)
+    found = retirement.waiting(connection, group, by_hand)
+    assert found is not None
+    retirement.retire(connection, group, by_hand, found, failed=None, named="orders::billing")
     for _ in range(3):
         rows.entry(group)
     assert (done := purge(connection, "orders", chunk=1)) is not None
@@ -85,6 +103,9 @@ def _addresses(connection: Connection, rows: Rows) -> list[tuple[Action, str, di
         (Action.ADDRESS_ADD, "orders", {**terms, "retry": "immediate", "retention_hours": None}),
         (Action.ADDRESS_SET, "orders", {"max_attempts": 3}),
         (Action.GROUP_SET, "orders", {"group": "billing", "retry": "ladder"}),
+        (Action.GROUP_PAUSE, "orders", {"group": "billing"}),
+        (Action.GROUP_RESUME, "orders", {"group": "billing"}),
+        (Action.RETIRE, str(by_hand), {"group": "orders::billing", "outcome": "accepted"}),
         (Action.PURGE, "orders", {}),
         (Action.SEEK, "orders", {"group": "billing", "direction": "forth", "to_id": 1 << 40}),
         (Action.ADDRESS_REMOVE, "orders", {"force": True}),

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from coordinator.commands.repair import _proposal
+from coordinator.repairs import proposal
 from spark.finding import Finding
 from store import traces, undecided
 from store.database import connected
@@ -320,7 +320,7 @@ def test_one_that_ends_while_it_is_looked_for_does_not_come_again(
 
 
 def _repair(finding: Finding) -> Repair:
-    found = _proposal(vars(finding), SEEN_AT)
+    found = proposal(vars(finding), SEEN_AT)
     assert found is not None
     return found
 
@@ -367,4 +367,4 @@ def test_it_comes_on_the_terms_that_it_was_posted_on(rows: Rows) -> None:
     ids=["no txn-id", "of another", "overdue of none", "overdue", "of no address", "of no group", "two decisions"],
 )
 def test_what_the_store_cannot_do_is_left_to_a_person(finding: Finding) -> None:
-    assert _proposal(vars(finding), SEEN_AT) is None
+    assert proposal(vars(finding), SEEN_AT) is None

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import delete, func, insert, select, update
 
 from coordinator.address.dead_letters import ORIGINAL_ID
-from coordinator.commands.repair import _proposal
+from coordinator.repairs import proposal
 from store import retention, runs
 from store.codec.encoding import encode_long, encode_map, encode_symbol
 from store.codec.message import annotate
@@ -46,7 +46,7 @@ def _lost_letter(half_id: int, severity: str = "error", group: str | None = "") 
 
 
 def _repair(found: dict[str, Any]) -> Repair:
-    proposed = _proposal(found, SEEN_AT)
+    proposed = proposal(found, SEEN_AT)
     assert proposed is not None
     return proposed
 

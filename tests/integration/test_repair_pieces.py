@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from coordinator.__main__ import app
 from coordinator.address.dead_letters import mark_of
-from coordinator.commands.repair import _box, _terms
+from coordinator.repairs import box_of, terms_of
 from store import repairs
 from store.database import connected
 from store.ids import UuidV7
@@ -90,7 +90,7 @@ class _Broken:
         return [Release(self.rows.entry(self.orders, lease=4_711), "orders", "") for _ in range(count)]
 
     def lost(self, count: int) -> list[Repair]:
-        return [Requeue(self._half(), "orders", "billing", _terms) for _ in range(count)]
+        return [Requeue(self._half(), "orders", "billing", terms_of) for _ in range(count)]
 
     def letters(self, count: int) -> list[Repair]:
         """Given up in one moment each, without a letter."""
@@ -103,7 +103,7 @@ class _Broken:
         covers = {"half_ids": [half_id], "group_ids": [self.billing if group else self.orders]}
         self.rows.connection.execute(insert(op).values(**row, **covers, decided_at=at))
         self.rows.connection.commit()
-        return Replay(half_id, group, _box, mark_of, _terms)
+        return Replay(half_id, group, box_of, mark_of, terms_of)
 
     def _half(self) -> int:
         half_id = self.rows.half_ids.next()

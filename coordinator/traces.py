@@ -66,6 +66,9 @@ log = structlog.get_logger(__name__)
 
 #: the most ended spans that wait for the collector; further ones are dropped
 MOST_WAITING: Final = 4096
+#: The most messages and transactions that are traced in a second: what a client can make the others wait by asking for
+#: traces is bounded.
+MOST_A_SECOND: Final = 1000
 #: spans of one request, milliseconds between two, and seconds for one with its repetitions
 _MOST_AT_ONCE, _EVERY_MS, _REQUEST_SECONDS = 512, 1000, 5.0
 #: seconds that the end of the worker waits for the last spans
@@ -125,6 +128,8 @@ class Traces:
         )
         self._tracer = self._provider.get_tracer("coordinator", VERSION)
         self._ended = self._left_out = 0
+        #: when the second under way began, by the monotonic clock, and how much was traced in it
+        self._second, self._traced = 0.0, 0
         #: the last batch of which there is a span
         self._batch: tuple[Batch, SpanContext] | None = None
         self._from_sql: OrderedDict[int, None] = OrderedDict()
@@ -189,19 +194,32 @@ class Traces:
             self.end(span)
         return self._batch[1]
 
-    def _by_chance(self) -> bool:
+    def _sampled(self, trace: TraceContext | None, txn: Transaction | None) -> bool:
+        """Whether a message is sampled: as it says itself, else as its transaction is, else by chance."""
+        if trace is not None:
+            return trace.sampled
+        if txn is not None:
+            return txn.trace is not None
         return random() < self._sample  # noqa: S311 - no one gains by foreseeing it
+
+    def _may(self) -> bool:
+        """Whether another message or transaction may be traced in this second; else a span counts as dropped."""
+        now = time.monotonic()
+        if now - self._second >= 1:
+            self._second, self._traced = now, 0
+        self._traced += 1
+        if self._traced > MOST_A_SECOND:
+            self._left_out += 1
+            return False
+        return True
 
     # -- transactions
 
     def declared(self, txn: Transaction, message: Octets) -> None:
         """Trace a transaction that was declared, if it is sampled. ``message``: its declare."""
         trace = glance(message)
-        if trace is None:
-            if self._by_chance():
-                self.begin(txn, _ROOT)
-        elif trace.sampled:
-            self.begin(txn, _remote(trace))
+        if self._sampled(trace, None) and self._may():
+            self.begin(txn, _ROOT if trace is None else _remote(trace))
 
     def begin(self, txn: Transaction, parent: Context) -> TxnTrace:
         """Trace a transaction, as a part of it is sampled: from its declare on, which may be over."""
@@ -216,23 +234,16 @@ class Traces:
     def posted(self, message: Octets, txn: Transaction | None, address: str) -> PostSpan | None:
         """Begin the span of a post; None: it is not sampled. ``txn``: None outside transactions."""
         trace = glance(message)
-        links: list[SpanContext] = []
-        if trace is not None:
-            if not trace.sampled:
-                return None
-            parent = _remote(trace)
-            if txn is not None:
-                of_txn = txn.trace or self.begin(txn, parent)
-                if of_txn.span.trace_id != int(trace.trace_id, 16):
-                    links.append(of_txn.span)
-        elif txn is not None:
-            if txn.trace is None:
-                return None
-            parent = txn.trace.context
-        elif self._by_chance():
-            parent = _ROOT
-        else:
+        if not self._sampled(trace, txn) or not self._may():
             return None
+        parent = _ROOT if trace is None else _remote(trace)
+        links: list[SpanContext] = []
+        if txn is not None:
+            of_txn = txn.trace or self.begin(txn, parent)
+            if trace is None:
+                parent = of_txn.context
+            elif of_txn.span.trace_id != int(trace.trace_id, 16):
+                links.append(of_txn.span)
         told: _Attributes = {OPERATION_TYPE: "receive", DESTINATION: address}
         if txn is not None:
             told[TXN_ID] = str(UUID(bytes=txn.id))
@@ -245,7 +256,7 @@ class Traces:
         """Begin the span of a delivery, which was handed over to be sent, if its message's trace is sampled."""
         message = entry.message
         trace = None if message is None else glance(message)
-        if message is None or trace is None or not trace.sampled:
+        if message is None or trace is None or not trace.sampled or not self._may():
             return
         parent, queue = _remote(trace), entry.queue.name
         told: _Attributes = {GROUP: queue, HALF_ID: entry.half_id, **_message_id(message)}

@@ -347,9 +347,15 @@ def test_the_collector_is_away_refuses_and_comes_back(rules: None, begin_at: Beg
         assert service.stop() == 0
 
 
-def test_a_collector_that_is_too_slow_costs_spans(rules: None, begin_at: BeginAt) -> None:
+@pytest.mark.parametrize(
+    "bounds",
+    [{"MOST_WAITING": 10, "_MOST_AT_ONCE": 10}, {"MOST_A_SECOND": 10}],
+    ids=["waiting", "in a second"],
+)
+def test_what_is_too_much_costs_spans(bounds: dict[str, int], rules: None, begin_at: BeginAt) -> None:
+    """For a collector that is slow, or of clients that have all traced."""
     with collecting() as collector:
-        constants = {"coordinator.traces.MOST_WAITING": 10, "coordinator.traces._MOST_AT_ONCE": 10}
+        constants = {f"coordinator.traces.{name}": most for name, most in bounds.items()}
         with running_service({"traces.endpoint": collector.url, "traces.sample": "1"}, constants) as service:
             session = begin_at(service)
             sender = session.sender("a")

@@ -22,6 +22,7 @@ from store.embedded.running import running_url
 from tests.fix_collector import CLIENT, SERVER, Collector, Took, collecting
 from tests.fix_command import environment
 from tests.fix_compiled import BOTH_RULES
+from tests.fix_console import Operator
 from tests.fix_service import REPOSITORY, Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.checkable import in_group
@@ -282,11 +283,11 @@ def test_what_is_not_sampled_has_no_span(begin: Begin, address: str, collector: 
     assert unsampled.trace_id not in {each.trace_id for each in collector.spans}
 
 
-def test_by_chance_all(rules: None, begin_at: BeginAt) -> None:
+def test_by_chance_all(rules: None, begin_at: BeginAt, token_settings: dict[str, str]) -> None:
     """What names no trace gets one, and its message tells it; what is in a transaction is in that of its declare."""
     with (
         collecting() as collector,
-        running_service({"traces.endpoint": collector.url, "traces.sample": "1"}) as service,
+        running_service({**token_settings, "traces.sample": "1", "traces.endpoint": collector.url}) as service,
     ):
         session = begin_at(service)
         sender, control, consumer = session.sender("a"), session.control(), session.receiver("a")
@@ -303,8 +304,10 @@ def test_by_chance_all(rules: None, begin_at: BeginAt) -> None:
         spans = collector.of_trace(of_txn[1], "settle a", "discharge")
         declare, post = only(spans, "declare"), only(spans, "post a")
         assert (declare.parent_id, post.parent_id, post.span_id) == ("", declare.span_id, of_txn[2])
-        told = json.loads(service.cli("message", "show", first.tag.decode().rpartition(":")[2], "--json"))
+        message = first.tag.decode().rpartition(":")[2]
+        told = json.loads(service.cli("message", "show", message, "--json"))
         assert [each["trace_id"] for each in told["events"] if each["what"] == "posted"] == [plain[1]]
+        assert f"trace {plain[1]}" in Operator(service).log_in(f"/console/message?id={message}").text("p")
 
 
 def test_the_collector_is_away_refuses_and_comes_back(rules: None, begin_at: BeginAt, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _PARENT, _STATE = "traceparent", "tracestate"
 _NAME: Final = b"traceparent"
-#: The octets in which the name is looked for, and sections are read: both stand before the body.
+#: the octets in which the name is looked for, and those in which its sections are read
+_SEARCHED: Final = 4096
 _FRONT_OCTETS: Final = 1 << 16
 #: version, trace-id, parent-id, flags; a later version may have more behind a further dash
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
@@ -44,9 +45,9 @@ UNSAMPLED = TraceContext("", "", False)
 
 def glance(message: Octets) -> TraceContext | None:
     """Return what :func:`read_trace` does; :data:`UNSAMPLED` for most messages whose trace is not sampled, which costs
-    as little as to find that a message has none.
+    as little as to find that a message has none. It is looked for in the first 4 KiB.
     """
-    at = message.find(_NAME, 0, _FRONT_OCTETS)
+    at = message.find(_NAME, 0, _SEARCHED)
     if at < 0:
         return None
     value = at + len(_NAME)

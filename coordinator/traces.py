@@ -19,6 +19,7 @@ from collections import OrderedDict
 from random import random
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
+from weakref import WeakSet
 
 import structlog
 from opentelemetry.context import Context
@@ -69,6 +70,8 @@ MOST_WAITING: Final = 4096
 #: The most messages and transactions that are traced in a second: what a client can make the others wait by asking for
 #: traces is bounded.
 MOST_A_SECOND: Final = 1000
+#: the most transactions, posts and deliveries that are traced at one time, some kB of memory each
+MOST_UNDER_WAY: Final = 4096
 #: spans of one request, milliseconds between two, and seconds for one with its repetitions
 _MOST_AT_ONCE, _EVERY_MS, _REQUEST_SECONDS = 512, 1000, 5.0
 #: seconds that the end of the worker waits for the last spans
@@ -130,6 +133,8 @@ class Traces:
         self._ended = self._left_out = 0
         #: when the second under way began, by the monotonic clock, and how much was traced in it
         self._second, self._traced = 0.0, 0
+        #: what is traced, until its span has ended, or it is forgotten with what it was of
+        self.under_way: WeakSet[object] = WeakSet()
         #: the last batch of which there is a span
         self._batch: tuple[Batch, SpanContext] | None = None
         self._from_sql: OrderedDict[int, None] = OrderedDict()
@@ -203,12 +208,12 @@ class Traces:
         return random() < self._sample  # noqa: S311 - no one gains by foreseeing it
 
     def _may(self) -> bool:
-        """Whether another message or transaction may be traced in this second; else a span counts as dropped."""
+        """Whether another message or transaction may be traced now; else a span counts as dropped."""
         now = time.monotonic()
         if now - self._second >= 1:
             self._second, self._traced = now, 0
         self._traced += 1
-        if self._traced > MOST_A_SECOND:
+        if self._traced > MOST_A_SECOND or len(self.under_way) >= MOST_UNDER_WAY:
             self._left_out += 1
             return False
         return True
@@ -304,12 +309,13 @@ class Traces:
 class TxnTrace:
     """The trace of a sampled transaction: its declare, whose span all others of it have for their parent."""
 
-    __slots__ = ("_discharge", "_traces", "batch", "context", "span")
+    __slots__ = ("__weakref__", "_discharge", "_traces", "batch", "context", "span")
 
     def __init__(self, traces: Traces, declare: Span) -> None:
         self._traces = traces
+        traces.under_way.add(self)
         self.span = declare.get_span_context()
-        self.context = set_span_in_context(declare, _ROOT)
+        self.context = set_span_in_context(NonRecordingSpan(self.span), _ROOT)
         #: the batch that its decision was written to last
         self.batch: Batch | None = None
         self._discharge: Span | None = None
@@ -336,10 +342,11 @@ class TxnTrace:
 class PostSpan:
     """The span of a post. ``message``: as it is to be stored."""
 
-    __slots__ = ("_span", "_traces", "batch", "message")
+    __slots__ = ("__weakref__", "_span", "_traces", "batch", "message")
 
     def __init__(self, traces: Traces, span: Span, message: Octets) -> None:
         self._traces = traces
+        traces.under_way.add(self)
         self._span = span
         self.message = message
         #: the batch that it was written to last
@@ -357,10 +364,11 @@ class PostSpan:
 class DeliverySpan:
     """The span of a delivery, until its outcome comes; then that of the outcome, until it is durable."""
 
-    __slots__ = ("_delivery", "_outcome", "_queue", "_told", "_traces")
+    __slots__ = ("__weakref__", "_delivery", "_outcome", "_queue", "_told", "_traces")
 
     def __init__(self, traces: Traces, delivery: Span, queue: str, told: _Attributes) -> None:
         self._traces = traces
+        traces.under_way.add(self)
         self._delivery = delivery
         self._queue = queue
         self._told = told

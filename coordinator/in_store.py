@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.outcomes import Outcome
     from coordinator.posts import PostLink
+    from coordinator.traces import PostSpan
     from coordinator.transaction import Transaction
     from store.codec.message import Facts
     from store.commit.batch import Batch, Unit
@@ -79,7 +80,7 @@ def make_checkable(txn: Transaction, group: str, terms: CheckTerms, own_terms: O
     txn.spooled = 0
     for address, message, its_terms in posted:
         in_store.place(address)
-        in_store.send(HalfPost(None, None, in_store, address, message, its_terms), len(message))
+        in_store.send(HalfPost(None, None, in_store, address, message, its_terms, None), len(message))
     for entry in txn.retired:
         in_store.hold(entry)
     return in_store
@@ -183,9 +184,17 @@ class InStore:
 
     # -- work
 
-    def post(self, link: PostLink, delivery: object, address: Address, message: Octets, terms: DeliveryTerms) -> None:
+    def post(
+        self,
+        link: PostLink,
+        delivery: object,
+        address: Address,
+        message: Octets,
+        terms: DeliveryTerms,
+        span: PostSpan | None,
+    ) -> None:
         """Store a posted message; it is answered once it is durable (H3). ``delivery``: None if its sender has settled
-        it.
+        it. ``span``: ends then; None: it is not sampled.
 
         :raises Refusal: it cannot be taken; the caller makes the transaction rollback-only (T23).
         """
@@ -202,9 +211,11 @@ class InStore:
             txn.dropped += 1
             if delivery is not None:
                 link.rejected_in(delivery, txn, txn.error)
+            if span is not None:
+                span.end(txn.error)
             return
         self.place(address)
-        unit = HalfPost(link, delivery, self, address, message, terms)
+        unit = HalfPost(link, delivery, self, address, message, terms, span)
         if delivery is None:
             self.send(unit, size)
         else:
@@ -526,7 +537,9 @@ class HalfPost:
     while the transaction was plain; ``delivery``: None if its sender has settled it.
     """
 
-    __slots__ = ("_address", "_delivery", "_id", "_in_store", "_link", "_message", "_own_row", "_terms", "owner")
+    __slots__ = (
+        "_address", "_delivery", "_id", "_in_store", "_link", "_message", "_own_row", "_span", "_terms", "owner",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -536,8 +549,10 @@ class HalfPost:
         address: Address,
         message: Octets,
         terms: DeliveryTerms,
+        span: PostSpan | None,
     ) -> None:
         self.owner = in_store.txn.owner
+        self._span = span
         self._link = link
         self._delivery = delivery
         self._in_store = in_store
@@ -550,6 +565,8 @@ class HalfPost:
     def write(self, batch: Batch) -> None:
         in_store, address, terms = self._in_store, self._address, self._terms
         txn = in_store.txn
+        if self._span is not None:
+            self._span.batch = batch
         half_id = self._id = self._id or txn.instance.ids.next()
         batch.half(half_id, txn.id, address.id, self._message)
         left_out: Sequence[int] = ()
@@ -566,6 +583,8 @@ class HalfPost:
     def durable(self) -> None:
         in_store, link = self._in_store, self._link
         in_store.stored(self._id, self._address, self._terms, own_row=self._own_row)
+        if self._span is not None:
+            self._span.end()
         if link is not None and self._delivery is not None:
             link.stored_in(self._delivery, len(self._message), in_store.txn)
             if link.second:
@@ -580,6 +599,8 @@ class HalfPost:
             in_store.txn.registry.directory.removed(self._address)
         elif isinstance(error, AlreadyDecided):
             refusal = Refusal(Condition.TXN_ROLLBACK, "the transaction is decided already, and not by this client")
+        if self._span is not None:
+            self._span.end(refusal)
         if link is None or self._delivery is None or not link.continues:
             in_store.lacks(refusal)
         if link is not None and self._delivery is not None:

@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
     from coordinator.bounds import Bounds
     from coordinator.settings import Settings
+    from coordinator.traces import Traces
     from store.loop import Loop
     from store.recovery import Registration
 
 
 class Instance:
     """The environment of one instance. ``peers``: how many other instances are alive. ``disk_low``: the database's disk
-    is nearly full.
+    is nearly full. ``traces``: makes spans; None: there is no collector.
     """
 
     __slots__ = (
         "bounds", "commit", "disk_low", "ids", "instance_id", "loop", "memory", "peers", "queries", "selecting",
-        "selectors", "transaction_limits", "uuids",
+        "selectors", "traces", "transaction_limits", "uuids",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,7 @@ class Instance:
         self.uuids = UuidV7()
         self.peers = 0
         self.disk_low = False
+        self.traces: Traces | None = None
         self.memory = Account(bounds, settings.limits.memory_bytes or default_bytes(settings.workers))
         self.commit = GroupCommit(loop, url, instance_id, _batch_limits(bounds, self.memory), given_up)
         self.queries = Queries(loop, url, instance_id, notified, connected)

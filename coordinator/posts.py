@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from coordinator.registry import Registry
+    from coordinator.traces import PostSpan
     from coordinator.transaction import Transaction
     from store.commit.batch import Batch
     from store.commit.terms import DeliveryTerms
@@ -151,6 +152,10 @@ class Posts:
     def post(
         self, link: PostLink, delivery: Any, message: Octets, settled: bool, txn: Transaction | None, address: Address
     ) -> None:
+        traces = self.instance.traces
+        span = None if traces is None else traces.posted(message, txn, address.name)
+        if span is not None:
+            message = span.message
         try:
             facts = examine(message)
             if facts is NO_FACTS and not address.particular and not self.instance.disk_low:
@@ -165,19 +170,25 @@ class Posts:
                     link.waits(delivery, len(message))
                 octets = len(message) if settled else 2 * len(message)
                 kind = PlainPost if link.producer is None else OncePost
-                self.instance.commit.add(kind(self, link, delivery, settled, address, message, terms), octets)
+                self.instance.commit.add(kind(self, link, delivery, settled, address, message, terms, span), octets)
                 return
             if txn.in_store is not None:
-                txn.in_store.post(link, None if settled else delivery, address, message, terms)
+                txn.in_store.post(link, None if settled else delivery, address, message, terms, span)
                 return
             txn.post(address, message, terms)
         except DecodeError as error:
             refusal = Refusal(Condition.DECODE_ERROR, f"malformed message: {error}")
             self.refuse(link, delivery, settled, txn, refusal)
+            if span is not None:
+                span.end(refusal)
             return
         except Refusal as refused:
             self.refuse(link, delivery, settled, txn, refused)
+            if span is not None:
+                span.end(refused)
             return
+        if span is not None:
+            span.end(txn.error)
         if settled:
             return
         if txn.error is not None:  # it can only roll back: later posts are refused as well (T23)
@@ -225,7 +236,7 @@ class Posts:
 class PlainPost:
     """Unit: writes one message posted outside transactions."""
 
-    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_posts", "_settled", "_terms")
+    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_posts", "_settled", "_span", "_terms")
 
     def __init__(
         self,
@@ -236,6 +247,7 @@ class PlainPost:
         address: Address,
         message: Octets,
         terms: DeliveryTerms,
+        span: PostSpan | None,
     ) -> None:
         """``settled``: by its sender."""
         self._posts = of
@@ -245,6 +257,7 @@ class PlainPost:
         self._address = address
         self._message = message
         self._terms = terms
+        self._span = span
         self._entry: Entry | None = None
         self._id = 0
 
@@ -255,6 +268,8 @@ class PlainPost:
     def write(self, batch: Batch) -> None:
         posts = self._posts
         enqueue = posts.enqueue
+        if self._span is not None:
+            self._span.batch = batch
         if self._id:  # already written in a batch that the store refused because of another unit
             enqueue.unposted(self._entry)
         half_id = self._id = self._id or posts.instance.ids.next()
@@ -265,6 +280,8 @@ class PlainPost:
 
     def durable(self) -> None:
         self._posts.enqueue.posted(self._address, self._entry, self._id, self._terms)
+        if self._span is not None:
+            self._span.end()
         if not self._settled:
             self._link.stored(self._delivery, len(self._message))
 
@@ -278,6 +295,8 @@ class PlainPost:
         if isinstance(error, AddressGone):
             refusal = resource_deleted(self._address)
             self._posts.directory.removed(self._address)
+        if self._span is not None:
+            self._span.end(refusal)
         if self._settled:
             self._link.refuse_settled(self._delivery, refusal)
             return
@@ -298,8 +317,9 @@ class OncePost(PlainPost):
         address: Address,
         message: Octets,
         terms: DeliveryTerms,
+        span: PostSpan | None,
     ) -> None:
-        super().__init__(of, link, delivery, settled, address, message, terms)
+        super().__init__(of, link, delivery, settled, address, message, terms, span)
         self._owner = link.connection.user_id or ""
         self._producer = link.producer or ""
         self._tag = link.tag(delivery, settled)
@@ -314,6 +334,8 @@ class OncePost(PlainPost):
             return
         self._posts.enqueue.unposted(self._entry)
         log.info("a post came again, and is stored once", peer=self._link.peer, address=self._address.name)
+        if self._span is not None:
+            self._span.end()
         if not self._settled:
             self._link.stored(self._delivery, len(self._message))
 

@@ -130,6 +130,8 @@ class Retirement:
 
 def _enlist(link: Retiring, txn: Transaction, entry: Entry, outcome: Outcome, settled: bool) -> None:
     link.transactional = True
+    if entry.trace is not None:
+        entry.trace.came(outcome, txn)
     if txn.in_store is not None:
         txn.in_store.retire(entry, outcome, settled)
     else:
@@ -195,6 +197,7 @@ class Settlement:
                 self._instance.commit.add(Settlement(self._instance, [each], self.owner, self._reason))
             return
         entry = self._entries[0]
+        deliveries.end_span(entry)
         if entry.outcome is not ACCEPTED:
             entry.queue.returning -= 1
         if isinstance(error, NotLeased):
@@ -236,6 +239,8 @@ class Settlements:
         if after is not DECIDED or before is DECIDED:
             return
         entry.outcome = outcome
+        if entry.trace is not None:
+            entry.trace.came(outcome, None)
         if outcome is ACCEPTED:
             self.gathered.append(entry)
         elif outcome.kind is Kind.RELEASED and not behind_others:  # nothing changes in the store

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
+
+#: a name and a value (RFC 9110, sections 5.1 and 5.5)
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]*?)[ \t\r]*")
 
 _OTHERS = stat.S_IROTH | stat.S_IWOTH
 
@@ -33,3 +37,18 @@ def secret(setting: str, path: Path) -> bytes:
     if mode & _OTHERS:
         raise FileInvalid(f"{setting}: {path}: all users may read it (mode {mode:o}); expected 600")
     return octets
+
+
+def headers(setting: str, path: Path) -> dict[str, str]:
+    """Read the headers of HTTP in the secret file of a setting, a line ``Name: value`` each.
+
+    :raises FileInvalid: it cannot be read, other users can read it, or a line is no header; the message has no value.
+    """
+    found = {}
+    for number, line in enumerate(secret(setting, path).split(b"\n"), 1):
+        if line.strip():
+            header = _HEADER.fullmatch(line)
+            if header is None:
+                raise FileInvalid(f"{setting}: {path}: line {number}: expected Name: value, in ASCII")
+            found[header[1].decode()] = header[2].decode()
+    return found

@@ -151,6 +151,8 @@ class Service:
         self.instance.queries.close()
         self.decisions.close()
         self._heartbeat.close()
+        if self.instance.traces is not None:
+            self.instance.traces.close()
 
     @property
     def connected(self) -> bool:

@@ -527,6 +527,61 @@ class MetricsSettings(_Section):
         return value
 
 
+class TraceSettings(_Section):
+    """Traces of OpenTelemetry: spans of what clients ask for, sent to a collector by OTLP over HTTP."""
+
+    endpoint: Annotated[
+        str | None,
+        Field(
+            description="where a collector takes spans: `http://127.0.0.1:4318`, or `https://host`; without a path "
+            "`/v1/traces`. None: there are no spans"
+        ),
+    ] = None
+    sample: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="the part of transactions, and of posts outside, that are traced where no message says whether "
+            "they are; a `traceparent` says so by its flag `sampled`",
+        ),
+    ] = 0.01
+    headers: Annotated[
+        Path | None,
+        Field(
+            description="file with headers for the collector, such as a key: a line `Name: value` each, which not all "
+            "users may read"
+        ),
+    ] = None
+
+    @property
+    def url(self) -> str:
+        """Where spans are sent; empty: nowhere."""
+        parts = urlsplit(self.endpoint or "")
+        return parts._replace(path=parts.path if parts.path not in ("", "/") else "/v1/traces").geturl()
+
+    @field_validator("endpoint")
+    @classmethod
+    def _endpoint(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(value)
+            plain = value.isascii() and value.isprintable() and " " not in value
+            more = parts.query or parts.fragment or "@" in parts.netloc
+            if parts.scheme in HTTP and parts.hostname and parts.port != 0 and plain and not more:
+                return value
+        raise ValueError("expected http://host:port or https://host:port/path, without a user (traces.headers)")
+
+    @model_validator(mode="after")
+    def _safe(self) -> TraceSettings:
+        if self.headers is not None and self.endpoint is None:
+            raise ValueError("headers: expected endpoint as well; without it there are no spans")
+        if self.headers is not None and not is_safe_url(self.url):
+            raise ValueError("endpoint: expected https://... with headers: anybody on the way could read them")
+        return self
+
+
 _URL = "postgresql://user:password@host:port/database"
 _URL_BEGINS = ("postgresql://", "postgres://")
 
@@ -592,6 +647,7 @@ class Settings(_Section):
     addresses: AddressSettings = AddressSettings()
     retention: RetentionSettings = RetentionSettings()
     metrics: MetricsSettings = MetricsSettings()
+    traces: TraceSettings = TraceSettings()
 
     @field_validator("listen")
     @classmethod

@@ -21,6 +21,7 @@ from coordinator.address.addresses import (
 from coordinator.address.dead_letters import mark_of, read_story
 from store import history, reasons, retention, traces
 from store.archive.reading import Archived
+from store.codec.trace_context import read_trace
 from store.dead_letters import REPLAYED
 from store.ids import declared_at, moment_of
 from store.undecided import Outcome, decided_outcome, outcome_of
@@ -52,7 +53,8 @@ _BECAME = {
 
 class Event(NamedTuple):
     """``at``: by the database's clock, except for declares and posts. ``group``: as a source of a client names it;
-    ``archived``: the store has dropped it, and it was read from the archive.
+    ``archived``: the store has dropped it, and it was read from the archive. ``trace_id``: of a post, the trace that
+    its message names, 32 hexadecimal digits.
     """
 
     at: datetime
@@ -64,11 +66,15 @@ class Event(NamedTuple):
     reason: str | None = None
     instance_id: int | None = None
     archived: bool = False
+    trace_id: str | None = None
 
 
 def posted(message: Message, what: str = "posted", to: str = "to") -> Event:
-    detail = f"{to} {message.address}, {message.octets} octets"
-    return Event(message.posted_at, what, message.half_id, None, detail, message.txn_id, archived=message.archived)
+    trace = read_trace(message.head)
+    trace_id = None if trace is None else trace.trace_id
+    detail = f"{to} {message.address}, {message.octets} octets{f', trace {trace_id}' if trace_id else ''}"
+    told = (detail, message.txn_id, None, None, message.archived, trace_id)
+    return Event(message.posted_at, what, message.half_id, None, *told)
 
 
 def of_step(step: Step, names: dict[int, tuple[str, str]], inside: str | None = None) -> Event:

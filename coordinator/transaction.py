@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from coordinator.outcomes import Outcome
     from coordinator.posts import PostLink
     from coordinator.registry import Registry
+    from coordinator.traces import TxnTrace
     from store.commit.batch import Batch
     from store.commit.terms import DeliveryTerms
     from store.errors import StoreError
@@ -69,7 +70,7 @@ class Transaction:
         "_waiting_callers", "acquired", "annotated", "answer", "began", "columns", "control", "counted",
         "counts_as_failed", "dropped", "entries", "error", "fail", "half_ids", "id", "in_store", "instance", "octets",
         "owner", "parked", "partials", "posts", "purged", "reason", "registered", "registry", "retired", "returning",
-        "rows", "spooled", "state", "timeout", "undone", "unsettled_posts", "wire_state",
+        "rows", "spooled", "state", "timeout", "trace", "undone", "unsettled_posts", "wire_state",
     )  # fmt: skip
 
     def __init__(self, registry: Registry, txn_id: bytes, owner: object, control: Control, timeout: float) -> None:
@@ -100,8 +101,8 @@ class Transaction:
         self.unsettled_posts: list[tuple[PostLink, object]] = []
         #: whether the store's list of undecided transactions may contain it
         self.registered = False
-        #: why it is rolled back
-        self.reason = ""
+        self.reason = ""  #: why it is rolled back
+        self.trace: TxnTrace | None = None  #: None: it is not sampled
         #: the encoded state of answers to its posts, set and used by links
         self.wire_state: bytes = b""
         self._waiting_callers: tuple[Callable[[], object], ...] = ()
@@ -325,6 +326,8 @@ class Transaction:
         if self.instance.disk_low and self.posts and not fail and self.in_store is None:
             self.refuse(self.registry.enqueue.disk_refusal)
         self.fail, self.answer = fail, answer
+        if self.trace is not None:
+            self.trace.discharged(self)
         if not self.parked:
             self._decide()
             return
@@ -402,6 +405,8 @@ class Transaction:
     # -- the unit of the group commit
 
     def write(self, batch: Batch) -> None:
+        if self.trace is not None:
+            self.trace.batch = batch
         if self.in_store is not None and self.in_store.entered:
             self.in_store.write(batch)
             return
@@ -475,6 +480,8 @@ class Transaction:
     def _apply_rollback(self) -> None:
         for entry, is_decided in self.undone:
             entry.last_txn = self.id
+            if entry.trace is not None:
+                entry.trace.over(undone=True)
             if is_decided:
                 deliveries.settle(entry)
             else:
@@ -485,6 +492,8 @@ class Transaction:
         entry.last_txn = self.id
         entry.txn = entry.outcome = None
         entry.met(KEPT)
+        if entry.trace is not None:
+            entry.trace.over(undone=True)
         if self._returns(entry):
             outcome = deliveries.default_outcome(entry, fails=self.counts_as_failed)
             self.registry.settlements.add(entry, outcome)
@@ -500,6 +509,8 @@ class Transaction:
 
     def finish(self, committed: bool | None, refusal: Refusal | None) -> None:
         """Release what the transaction holds, and answer its discharge, if any. ``committed``: None: unknown."""
+        if self.trace is not None:
+            self.trace.finished(self, committed, refusal)
         if self.unsettled_posts:
             self.conclude_posts(committed)
         if self.acquired:

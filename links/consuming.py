@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
+    from coordinator.traces import Traces
     from coordinator.transaction import Transaction
     from links.connection import Connection
     from links.outgoing import Filters
@@ -45,7 +46,8 @@ class Consuming(Outgoing):
 
     __slots__ = (
         "_acquiring", "_frame", "_group", "_left_some", "_most_handed", "_most_unsettled", "_recovered",
-        "_reported_full", "_retirement", "_settling_makes_room", "_starved", "by_name", "has_decided", "shut",
+        "_reported_full", "_retirement", "_settling_makes_room", "_starved", "_traces", "by_name", "has_decided",
+        "shut",
         "transactional", "undecided", "unsettled",
     )  # fmt: skip
 
@@ -66,6 +68,7 @@ class Consuming(Outgoing):
         self.undecided = NONE
         self.has_decided = self.transactional = False
         self._retirement = connection.service.retirement
+        self._traces: Traces | None = connection.service.instance.traces
         #: the transaction in which the link acquires its messages (T33)
         self._acquiring: Transaction | None = None
         self._most_unsettled = connection.service.bounds.unsettled_per_link
@@ -216,6 +219,8 @@ class Consuming(Outgoing):
         except TooLarge as error:
             self._leave_to_others(entry, error.args[0])
             return True
+        if self._traces is not None:
+            self._traces.delivered(entry)
         output = self.connection.output
         txn = self._acquiring
         if txn is not None:

@@ -132,7 +132,7 @@ class ControlLink(Incoming):
                 Refusal(Condition.ILLEGAL_STATE, "a declare or discharge must be sent unsettled; nothing was done")
             )
         elif message in _PLAIN_DECLARES:
-            self._declare(delivery)
+            self._declare(delivery, message)
         elif (
             message[:7] == _PLAIN_DISCHARGE
             and len(message) == 28
@@ -154,7 +154,7 @@ class ControlLink(Incoming):
             if body.descriptor in _DECLARE:
                 if _fields(body, "declare")[:1] not in ([], [None]):  # T6
                     raise Refusal(Condition.NOT_IMPLEMENTED, "global-id: distributed transactions are not offered")
-                self._declare(delivery)
+                self._declare(delivery, message)
             else:
                 fields = _fields(body, "discharge")
                 txn_id = fields[0] if fields else None
@@ -169,12 +169,15 @@ class ControlLink(Incoming):
         except Refusal as refusal:
             self._reject(delivery, refusal)
 
-    def _declare(self, delivery: engine.Pointer) -> None:
+    def _declare(self, delivery: engine.Pointer, message: Octets) -> None:
         try:
             txn = self._control.declare()
         except Refusal as refusal:
             self._reject(delivery, refusal)
             return
+        traces = self.connection.service.instance.traces
+        if traces is not None:
+            traces.declared(txn, message)
         txn.wire_state = states.accepted_in(txn.id)
         steps.answer(delivery, engine.DECLARED, states.declared(txn.id), True)
         self.connection.mark()

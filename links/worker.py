@@ -39,6 +39,7 @@ from store.recovery import STALE_SECONDS
 
 if TYPE_CHECKING:
     from coordinator.login.bearer import TokenLogins
+    from coordinator.traces import Traces
 
 # A worker that cannot use the database closes its clients' connections, so that they can try another one (F4).
 #
@@ -131,6 +132,7 @@ def main(handed: Handed) -> int:
     reactor.end_turn = service.end_turn
     if settings.tokens.issuer is not None:
         service.users.by_token = _token_logins(handed, service)
+    service.instance.traces = _traces(handed, registration)
     service.start()
     doors = _Doors(reactor, service, settings, handed.tls)
     for listener, place in zip(handed.listeners, handed.places, strict=True):
@@ -181,6 +183,14 @@ def _token_logins(handed: Handed, service: Service) -> TokenLogins:
 
     tokens = Tokens(handed.settings.tokens, handed.token_keys)
     return TokenLogins(service.loop, service.users, tokens, lambda: handed.supervising.offer(wants_keys=True))
+
+
+def _traces(handed: Handed, registration: recovery.Registration) -> Traces | None:
+    if handed.settings.traces.endpoint is None:
+        return None
+    from coordinator.traces import Traces  # what it needs is not installed everywhere
+
+    return Traces(handed.settings.traces, handed.trace_headers, registration.store_id, registration.instance_id)
 
 
 class _Doors:

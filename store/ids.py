@@ -163,6 +163,11 @@ def declared_at(txn_id: bytes) -> datetime:
     return datetime.fromtimestamp(min(int.from_bytes(txn_id[:6], "big"), _LATEST_MS) / 1000, UTC)
 
 
+def slot_of(half_id: int) -> int:
+    """Return the slot of who generated the id of a half or an entry: of an instance, or :data:`OUTBOX`."""
+    return half_id >> _SEQUENCE_BITS & (SLOTS - 1)
+
+
 def micros_of(txn_id: bytes) -> int:
     """Return when a txn-id was generated, in microseconds of Unix time."""
     return int.from_bytes(txn_id[:6], "big") * 1000

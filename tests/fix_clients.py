@@ -110,6 +110,13 @@ def _build_go() -> Path:
     return built(REPOSITORY / "tests" / "acceptance" / "go", "acceptance", build, GOTOOLCHAIN="local", GOFLAGS="")
 
 
+def _build_collector() -> Path:
+    need("go", "version", (1, 26), "https://go.dev/dl")
+    build = ["go", "build", "-buildvcs=false", "-o", "target/collector", "."]
+    project = REPOSITORY / "tests" / "acceptance" / "collector"
+    return built(project, "collector", build, GOTOOLCHAIN="local", GOFLAGS="")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Where several processes share the tests, the first builds what takes minutes beside the tests that come before:
     its tests, in this process and in others, would wait for it.
@@ -117,7 +124,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if os.environ.get("PYTEST_XDIST_WORKER") != "gw0":
         return
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    for name, build in (("fe2o3_program", _build_fe2o3), ("go_program", _build_go)):
+    builds = {"fe2o3_program": _build_fe2o3, "go_program": _build_go, "collector_program": _build_collector}
+    for name, build in builds.items():
         if name in wanted:
             threading.Thread(target=_build_quietly, args=(build,), daemon=True).start()
 
@@ -138,6 +146,12 @@ def fe2o3_program() -> Path:
 def go_program() -> Path:
     """The acceptance cases with go-amqp."""
     return _build_go()
+
+
+@pytest.fixture(scope="session")
+def collector_program() -> Path:
+    """OpenTelemetry's collector, with what the tests need of it."""
+    return _build_collector()
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,10 @@ def _run(checked: Settings) -> int:
 
     if checked.tokens.issuer is not None:
         # Likewise; where it is not installed, the command says so.
-        import coordinator.login.bearer  # noqa: F401
+        import coordinator.login.bearer
+
+    if checked.traces.endpoint is not None:
+        import coordinator.traces  # noqa: F401
 
     logs.configure(checked.log)
     # a dump of a process, or of its PostgreSQL, would have messages and passwords in it (S8)

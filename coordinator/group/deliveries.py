@@ -150,6 +150,8 @@ def settle(entry: Entry) -> None:
     """Apply an outcome in memory, and report it to the link, as the rows of :func:`write` are durable."""
     link, outcome = entry.link, entry.outcome
     assert outcome is not None
+    if entry.trace is not None:
+        end_span(entry)
     if link is not None:
         link.retired(entry, outcome)
     queue = entry.queue
@@ -183,6 +185,13 @@ def settle(entry: Entry) -> None:
         if (outcome.undeliverable_here or kind is Kind.REJECTED) and link is not None:
             entry.refused_by = (*entry.refused_by, link.key)
         queue.give_back(entry, leased=entry.kept)
+
+
+def end_span(entry: Entry) -> None:
+    """End the span of an outcome; the next delivery has a span of its own."""
+    if entry.trace is not None:
+        entry.trace.over()
+        entry.trace = None
 
 
 def default_outcome(entry: Entry, *, fails: bool) -> Outcome:
@@ -262,6 +271,7 @@ def left(entry: Entry) -> None:
 
 
 def _let_go(entry: Entry) -> None:
+    end_span(entry)
     queue = entry.queue
     if isinstance(queue, FifoQueue) and isinstance(entry, GroupedEntry):
         queue.empty([entry.group])  # later entries of the group wait in the store until the decision (P18)

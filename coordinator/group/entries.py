@@ -11,6 +11,7 @@ from store.commit import terms
 if TYPE_CHECKING:
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
+    from coordinator.traces import DeliverySpan
     from coordinator.transaction import Transaction
     from coordinator.transitions import DeliveryEvent, DeliveryState
 
@@ -83,8 +84,8 @@ class Entry:
 
     __slots__ = (
         "acquired", "annotations", "attempts", "delivery", "expires", "failures", "half_id", "id", "kept", "last_txn",
-        "link", "message", "outcome", "peer_settled", "priority", "queue", "refused_by", "size", "state", "txn",
-        "whole",
+        "link", "message", "outcome", "peer_settled", "priority", "queue", "refused_by", "size", "state", "trace",
+        "txn", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +127,8 @@ class Entry:
         self.txn: Transaction | None = None
         self.last_txn: bytes | None = None
         self.outcome: Outcome | None = None
+        #: the span of its delivery, if its trace is sampled
+        self.trace: DeliverySpan | None = None
         self.peer_settled = False
         #: whether the store keeps the lease when the entry comes back
         self.kept = False

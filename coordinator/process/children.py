@@ -15,7 +15,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
@@ -98,6 +98,8 @@ class Handed:
     disk_low: bool = False
     #: the public keys of the issuer of tokens; None: they are not known yet
     token_keys: Keys | None = None
+    #: headers of requests to the collector of traces, which may be secret
+    trace_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 #: The main function of a child; returns its exit status.

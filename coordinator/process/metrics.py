@@ -219,3 +219,9 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
     for state, count in zip(("sent", "answered", "unanswered"), counted.checks, strict=True):
         checks.add_metric((state,), count)
     yield checks
+    spans = CounterMetricFamily(
+        "coordinator_spans", "Spans that a collector has taken, and those that were dropped.", labels=("state",)
+    )
+    for state, count in zip(("sent", "dropped"), counted.spans, strict=True):
+        spans.add_metric((state,), count)
+    yield spans

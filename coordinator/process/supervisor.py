@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from coordinator import secret_file
 from coordinator.process import certificates
 from coordinator.process.children import (
     MOST_FAILED_STARTS,
@@ -119,6 +120,7 @@ class Supervisor:
         #: reads the keys of the issuer of tokens, the last of which are those below
         self._issuer: Kept | None = None
         self._token_keys: Keys | None = None
+        self._trace_headers: Mapping[str, str] = {}
         #: children that query the database, and may wait for it
         self._kept = [Kept("recovery", self._start_recovery)]
         self._maintenance: Child | None = None
@@ -140,6 +142,8 @@ class Supervisor:
                     self._tls = certificates.load(self._settings.tls)
                 self._listen_for_metrics()
                 self._read_token_keys()
+                if self._settings.traces.headers is not None:
+                    self._trace_headers = secret_file.headers("traces.headers", self._settings.traces.headers)
                 self._workers = [_Worker(number=number) for number in range(self._settings.workers)]
                 self._prepare_store()
                 while not self._stopping:
@@ -348,6 +352,7 @@ class Supervisor:
                     number=number,
                     disk_low=self._database is not None and self._database.disk_low,
                     token_keys=self._token_keys,
+                    trace_headers=self._trace_headers,
                 )
             )
 

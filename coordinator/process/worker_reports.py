@@ -45,7 +45,7 @@ class Reporting:
 
     def _turn(self) -> None:
         self._service.loop.call_later(REPORT_SECONDS, self._turn)
-        commit, checks = self._service.commit, self._service.checks
+        commit, checks, traces = self._service.commit, self._service.checks, self._service.instance.traces
         waits, why = commit.waits
         self._check_commit(waits, why)
         self._supervising.offer(
@@ -59,6 +59,7 @@ class Reporting:
                 "seconds": commit.times.counts,
                 "seconds_total": commit.times.total,
                 "checks": [checks.sent, checks.answered, checks.unanswered],
+                "spans": [0, 0] if traces is None else [traces.sent, traces.dropped],
             }
         )
 
@@ -83,6 +84,8 @@ class Counted:
     seconds_total: float = 0.0
     #: checks sent, answered, unanswered
     checks: list[float] = field(default_factory=lambda: [0.0] * 3)
+    #: spans that a collector has taken, and those that were dropped
+    spans: list[float] = field(default_factory=lambda: [0.0] * 2)
 
     def add(self, figures: Mapping[str, Any]) -> None:
         self.rows = _sums(self.rows, figures["rows"])
@@ -90,6 +93,7 @@ class Counted:
         self.seconds = _sums(self.seconds, figures["seconds"])
         self.seconds_total += figures["seconds_total"]
         self.checks = _sums(self.checks, figures["checks"])
+        self.spans = _sums(self.spans, figures["spans"])
 
 
 def _sums(some: Sequence[float], others: Sequence[float]) -> list[float]:

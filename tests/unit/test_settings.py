@@ -226,6 +226,20 @@ def test_origins_are_compared_in_small_letters() -> None:
         ("[tokens]\nissuer = 'https://'\naudience = 'a'", "tokens: issuer: expected https://..., or keys"),
         ("[tokens]\nissuer = 'a'\naudience = ''", "tokens.audience: .*at least 1 character"),
         ("[tokens]\nissuers = 'a'", "tokens.issuers: there is no such setting"),
+        ("[traces]\nheaders = 'a'", "settings file .*c.toml: traces: headers: expected endpoint as well"),
+        (
+            "[traces]\nendpoint = 'http://a.example'\nheaders = 'a'",
+            "traces: endpoint: expected https://... with headers",
+        ),
+        ("[traces]\nendpoint = 'localhost:4318'", "traces.endpoint: expected http://host:port or https://"),
+        ("[traces]\nendpoint = 'grpc://a:4317'", "traces.endpoint: expected http://host:port or https://"),
+        ("[traces]\nendpoint = 'http://a:99999'", "traces.endpoint: expected http://host:port or https://"),
+        ("[traces]\nendpoint = 'https://u:word@a'", "traces.endpoint: expected [^@]*, without a user[^@]*$"),
+        ("[traces]\nendpoint = 'https://a?key=1'", "traces.endpoint: expected http://host:port or https://"),
+        ('[traces]\nendpoint = "https://a\\nb"', "traces.endpoint: expected http://host:port or https://"),
+        ("[traces]\nendpoint = ''", "traces.endpoint: expected http://host:port or https://"),
+        ("[traces]\nsample = 1.5", "traces.sample: Input should be less than or equal to 1, not 1.5"),
+        ("[traces]\nsample = nan", "traces.sample: .*, not nan"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, content: str, said: str) -> None:
@@ -249,6 +263,20 @@ def test_issuers(tmp_path: Path, content: str) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"[tokens]\naudience = 'a'\n{content}")
     assert load(config=file).tokens.audience == "a"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
+        ("https://collector.example/", "https://collector.example/v1/traces"),
+        ("https://[::1]:4318/api/otlp/v1/traces", "https://[::1]:4318/api/otlp/v1/traces"),
+    ],
+)
+def test_where_spans_are_sent(tmp_path: Path, endpoint: str, url: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f"[traces]\nendpoint = '{endpoint}'")
+    assert load(config=file).traces.url == url
 
 
 def test_an_empty_data_folder_is_not_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

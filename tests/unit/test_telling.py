@@ -24,6 +24,7 @@ def _figures(count: int, connections: int = 0) -> dict[str, Any]:
         "seconds": [*[0] * len(COMMIT_SECONDS), count],
         "seconds_total": count * 20.0,
         "checks": [3 * count, 2 * count, count],
+        "spans": [count, 0],
     }
 
 

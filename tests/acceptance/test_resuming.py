@@ -386,8 +386,6 @@ def test_an_outcome_in_a_transaction_is_its_own(begin: Begin, address: str) -> N
 NO_MAPS = [
     pytest.param({"0": Accepted()}, "tags of at most 32 octets", id="a string"),
     pytest.param({b"0" * 33: Accepted()}, "tags of at most 32 octets", id="a long tag"),
-    pytest.param({b"0": True}, "no delivery-state", id="no state"),
-    pytest.param({b"0": Described(Symbol("x:done:list"), [])}, "is not an outcome", id="another state"),
 ]
 
 
@@ -403,12 +401,53 @@ def test_a_map_that_is_none(begin: Begin, address: str, unsettled: dict[Any, Any
     assert session.receiver(address).bodies() == [b"1"]
 
 
+NO_STATES = [
+    pytest.param(True, "no delivery-state", id="no state"),
+    pytest.param(Described(Symbol("x:done:list"), []), "is not an outcome", id="another state"),
+]
+
+
 @pytest.mark.rule("P21")
-@pytest.mark.parametrize("tag", [b"", b":", b"7", b"another-store:1", b"0" * 32])
-def test_tags_of_others_are_of_no_delivery_here(begin: Begin, address: str, tag: bytes) -> None:
+@pytest.mark.parametrize(("state", "text"), NO_STATES)
+def test_a_map_of_no_states(begin: Begin, address: str, state: object, text: str) -> None:
     session = begin()
     post(session, address, b"1")
-    receiver = session.receiver(address, unsettled={tag: Accepted()})
+    had = session.receiver(address, name="again").take()
+    had.receiver.detach()
+    receiver = session.receiver(address, unsettled={had.tag: state})
+    assert receiver.error == "amqp:invalid-field"
+    assert text in str(receiver.detached)
+    assert session.receiver(address).bodies() == [b"1"]
+
+
+@pytest.mark.rule("P21")
+def test_maps_of_all_links_are_bounded(begin: Begin, address: str) -> None:
+    """They are kept as long as their links; with one less there is room for another."""
+    session = begin()
+    post(session, address, b"1")
+    had = session.receiver(address, name="again").take()
+    had.receiver.detach()
+    prefix = had.tag.partition(b":")[0]
+    large = {b"%s:%d" % (prefix, number): Accepted() for number in range(10**9, 10**9 + 1000)}
+    links = [session.receiver(f"{address}-none", unsettled=large) for _ in range(12)]
+    refused = [link for link in links if link.answer.source is None]
+    assert 0 < len(refused) < 12
+    assert {link.error for link in refused} == {"amqp:resource-limit-exceeded"}
+    links[0].detach()
+    assert session.receiver(f"{address}-none", unsettled=large).answer.source is not None
+    assert session.receiver(address).bodies() == [b"1"]
+
+
+@pytest.mark.rule("P21")
+@pytest.mark.parametrize("tag", [b"", b":", b"7", b"another-store:%s", b"0" * 32, b"%s"])
+def test_tags_of_others_are_of_no_delivery_here(begin: Begin, address: str, tag: bytes) -> None:
+    """With the number of a message that is here, too."""
+    session = begin()
+    post(session, address, b"1")
+    had = session.receiver(address, name="again").take()
+    had.receiver.detach()
+    number = had.tag.partition(b":")[2]
+    receiver = session.receiver(address, unsettled={tag.replace(b"%s", number): Accepted()})
     assert receiver.take().body == b"1"
 
 

@@ -87,6 +87,23 @@ def test_a_key_for_one_algorithm_is_for_no_other() -> None:
         found.check(token(signing, "PS256").encode())
 
 
+@all_cases("algorithm", ["RS256", "PS256"])
+def test_a_token_that_names_no_key_counts_if_any_key_for_its_algorithm_has_signed_it(algorithm: str) -> None:
+    """As while the issuer changes its keys, when it has two."""
+    for_others = [key("ed", "OKP", "Ed25519"), key("wider", "EC", "P-384"), key("curve", "EC", "P-256")]
+    found = _tokens(*for_others, key("first"), key("second"))
+    for signing in (key("first"), key("second")):
+        assert found.check(token(signing, algorithm, {"kid": None}).encode()).user == "alice"
+    assert found.check(token(for_others[-1], "ES256", {"kid": None}).encode()).user == "alice"
+
+
+@all_cases("known", [["first"], ["first", "second"]])
+def test_a_token_that_names_no_key_and_that_none_has_signed_is_by_an_unknown_key(known: list[str]) -> None:
+    """By the next one, perhaps: the issuer is asked."""
+    with pytest.raises(UnknownKey):
+        _tokens(*map(key, known)).check(token(key("third"), header={"kid": None}).encode())
+
+
 def test_without_keys() -> None:
     with pytest.raises(NoKeys):
         Tokens(TokenSettings(issuer=ISSUER, audience=AUDIENCE), None).check(token().encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,9 @@ from joserfc import jwk
 from coordinator.login.bearer import TokenLogins
 from coordinator.login.password import Challenge, Outcome
 from coordinator.login.penalties import Penalties
-from coordinator.login.tokens import KeysInvalid, NoKeys, Refused, Tokens, UnknownKey, read_keys
+from coordinator.login.tokens import LEEWAY_SECONDS, KeysInvalid, NoKeys, Refused, Tokens, UnknownKey, read_keys
 from coordinator.settings import TokenSettings
+from store.clock import CLOCK
 from tests.fix_issuer import AUDIENCE, ISSUER, key, public, token
 from tests.tables import all_cases
 
@@ -132,6 +134,23 @@ def test_another_claim_has_the_user() -> None:
     assert found.check(token(preferred_username="Al\u00adice").encode()).user == "Alice"
     with pytest.raises(Refused, match="preferred_username"):
         found.check(token().encode())
+
+
+@all_cases(("claim", "near", "far"), [("exp", -29, -31), ("nbf", 29, 31), ("iat", 29, 31)])
+def test_the_clocks_may_differ_by_30_s(monkeypatch: pytest.MonkeyPatch, claim: str, near: int, far: int) -> None:
+    now = int(time.time())
+    monkeypatch.setattr(CLOCK, "now", lambda: now)
+    found = _tokens(key("first"))
+    counts: dict[str, Any] = {claim: now + near}
+    assert found.check(token(**counts).encode()).user == "alice"
+    refused: dict[str, Any] = {claim: now + far}
+    with pytest.raises(Refused, match=r"expired|nbf|iat"):
+        found.check(token(**refused).encode())
+
+
+def test_a_token_expires_later_than_it_says_by_as_much() -> None:
+    exp = int(time.time()) + 100
+    assert _tokens(key("first")).check(token(exp=exp).encode()).expires == exp + 30 == exp + LEEWAY_SECONDS
 
 
 def test_each_wrong_token_of_an_address_waits_longer_and_a_right_one_does_not() -> None:

@@ -7,8 +7,6 @@ receiver still lists its outcomes are applied, as the tags name the messages; th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -32,7 +30,7 @@ from tests.wire.frames import (
 from tests.wire.links import Link, Receiver
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
-from tests.wire.queues import dead_letters, post, select
+from tests.wire.queues import SELECTOR, dead_letters, filtered, post
 from tests.wire.types import Described, Symbol, UInt, ULong, symbols
 
 ASKED = [
@@ -338,16 +336,17 @@ OUTCOMES = [
 
 @pytest.mark.rule("P21", "D5")
 @pytest.mark.parametrize(("state", "left"), OUTCOMES)
-@pytest.mark.parametrize("attach", [Session.receiver, by_night(partial(select, selector="true = true"))])
+@pytest.mark.parametrize("filters", [{}, by_night({"jms-selector": Described(SELECTOR, "true = true")})])
 def test_what_a_receiver_has_decided_and_could_not_tell(
-    begin: Begin, address: str, state: Any, left: list[tuple[bytes, int]], attach: Callable[..., Receiver]
+    begin: Begin, address: str, state: Any, left: list[tuple[bytes, int]], filters: dict[Any, Any]
 ) -> None:
     """Another message comes first and later: nothing else is decided."""
     lost, session = begin(container_id=address), begin(container_id=address)
     post(session, address, b"1", b"2")
     had = lost.receiver(address, name="again").take()
     lost.peer.close_socket()
-    receiver = attach(session, address, name="again", unsettled={had.tag: state}, credit=10)
+    source = filtered(address, filters)
+    receiver = session.receiver(source, name="again", unsettled={had.tag: state}, credit=10)
     assert_goes_with_its_link(receiver.answer)
     arrived = sorted((each.body, each.count) for each in receiver.take_many(1 + len(left)))
     assert arrived == [*left, (b"2", 0)]

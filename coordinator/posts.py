@@ -78,7 +78,10 @@ class PostLink(Protocol):
         """The producer that its client names, whose delivery-tags name its messages (P22); None: it names none."""
 
     def tag(self, delivery: Any, settled: bool) -> bytes:
-        """Return the tag of a delivery."""
+        """Return the tag of a producer's delivery.
+
+        :raises Refusal: it names no message.
+        """
 
     def waits(self, delivery: Any, octets: int) -> None:
         """Count an unsettled post as on its way to the store."""
@@ -166,11 +169,16 @@ class Posts:
                 if facts.producer_group is not None or address.transactional or (facts.checks and checkable):
                     apply_producer_group(txn, facts, address, self.registry.check_terms)
             if txn is None:
+                tag = None if link.producer is None else link.tag(delivery, settled)
                 if not settled:
                     link.waits(delivery, len(message))
                 octets = len(message) if settled else 2 * len(message)
-                kind = PlainPost if link.producer is None else OncePost
-                self.instance.commit.add(kind(self, link, delivery, settled, address, message, terms, span), octets)
+                self.instance.commit.add(
+                    PlainPost(self, link, delivery, settled, address, message, terms, span)
+                    if tag is None
+                    else OncePost(self, link, delivery, settled, address, message, terms, span, tag),
+                    octets,
+                )
                 return
             if txn.in_store is not None:
                 txn.in_store.post(link, None if settled else delivery, address, message, terms, span)
@@ -318,15 +326,16 @@ class OncePost(PlainPost):
         message: Octets,
         terms: DeliveryTerms,
         span: PostSpan | None,
+        tag: bytes,
     ) -> None:
         super().__init__(of, link, delivery, settled, address, message, terms, span)
         self._owner = link.connection.user_id or ""
         self._producer = link.producer or ""
-        self._tag = link.tag(delivery, settled)
+        self._tag = tag
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
-        batch.once(self._address.id, self._owner, self._producer, self._tag, self._id)
+        batch.once(self, self._address.id, self._owner, self._producer, self._tag, self._id)
 
     def refused(self, error: StoreError) -> None:
         if not isinstance(error, PostedBefore):

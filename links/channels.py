@@ -56,7 +56,7 @@ class End:
 
     __slots__ = (
         "acquires", "channel", "delivery", "hidden_fields", "incomplete", "keys", "limit", "name", "pointer",
-        "recovered", "refusal", "resumes", "second", "sends", "settled", "txn_id",
+        "recovered", "recovering", "refusal", "resumes", "second", "sends", "settled", "txn_id",
     )  # fmt: skip
 
     def __init__(self, name: str, channel: int, *, sends: bool, second: bool) -> None:
@@ -88,8 +88,10 @@ class End:
         self.refusal: Refusal | None = None
         #: the fields of its termini that the engine hides
         self.hidden_fields: Termini | None = None
-        #: the outcomes of deliveries of earlier links, by tag, that the peer, a receiver, could not tell (P21)
-        self.recovered: dict[bytes, Outcome] = {}
+        #: the outcomes of deliveries of earlier links that the peer, a receiver, could not tell (P21), by their entries
+        self.recovered: dict[int, Outcome] = {}
+        #: octets of the map that they came in
+        self.recovering = 0
 
 
 class Termini(NamedTuple):
@@ -316,9 +318,11 @@ class Channels:
         try:
             end.hidden_fields = _termini(found)
             if not sends and found.has(_UNSETTLED):
-                end.recovered = states.recovered(found.octets, found.starts[_UNSETTLED])
+                self._recover(end, bytes(found.octets[found.starts[_UNSETTLED] : found.end_of(_UNSETTLED)]))
         except DecodeError as error:
             end.refusal = Refusal(Condition.INVALID_FIELD, str(error))
+        except Refusal as refusal:
+            end.refusal = refusal
         address = found.address(_TARGET if sends else _SOURCE)
         if isinstance(address, str) and "\0" in address:
             end.refusal = _cut("an address")
@@ -327,6 +331,18 @@ class Channels:
             end.refusal = Refusal(Condition.NOT_IMPLEMENTED, text)
         self._attaching.append(end)
         return partial(_write, self._connection)
+
+    def _recover(self, end: End, octets: bytes) -> None:
+        """Keep the outcomes in a receiver's map of unsettled deliveries, those of this store (P21)."""
+        service = self._connection.service
+        prefix = service.store_id.encode() + b":"
+        end.recovered = states.recovered(octets, prefix)
+        end.recovering = len(octets) if end.recovered else 0
+        most = service.memory.fair_share
+        if sum(each.recovering for channel in self._channels.values() for each in channel.links.values()) > most:
+            end.recovered, end.recovering = {}, 0
+            text = f"the maps of unsettled deliveries of a connection's links have at most {most} octets together"
+            raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def _link(self, channel: Channel, found: Performative, place: int) -> End:
         handle = found.number(place) or 0

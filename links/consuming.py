@@ -85,19 +85,10 @@ class Consuming(Outgoing):
         #: whether the attach named its subscription without a source, in order to end it
         self.by_name = False
         #: what its client has decided on, of an earlier link's entries, and could not tell, by their ids (P21)
-        self._recovered = self._recovers()
+        self._recovered: dict[int, Outcome] = {} if self._end is None else self._end.recovered
         #: whether its room is bounded by unsettled deliveries, not by its credit
         self._settling_makes_room = False
         self._join(honoured)
-
-    def _recovers(self) -> dict[int, Outcome]:
-        said = {} if self._end is None else self._end.recovered
-        ours = len(self._store_prefix)
-        return {
-            int(tag[ours:]): outcome
-            for tag, outcome in said.items()
-            if tag.startswith(self._store_prefix) and tag[ours:].isdigit()
-        }
 
     def _join(self, honoured: Filters) -> None:
         """Add the consumer to its queue. ``honoured``: the filters, which :class:`Choosing` uses."""

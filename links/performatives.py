@@ -127,6 +127,10 @@ class Performative:
         """Whether the field is present, and not null."""
         return place < len(self.starts) and self.octets[self.starts[place]] != _NULL
 
+    def end_of(self, place: int) -> int:
+        """Return where the field ends, which is present."""
+        return self.starts[place + 1] if place + 1 < len(self.starts) else skip(self.octets, self.starts[place])
+
     def value(self, place: int) -> object:
         """Return the value of a primitive field; None: it is absent."""
         return scalar(self.octets, self.starts[place])[0] if place < len(self.starts) else None

@@ -203,7 +203,11 @@ class Posting(Incoming):
         return True
 
     def tag(self, delivery: engine.Pointer | bytes, settled: bool) -> bytes:
-        return bytes(delivery) if settled else engine.tag_of(delivery)
+        found = bytes(delivery) if settled else engine.tag_of(delivery)
+        if not 0 < len(found) <= states.LONGEST_TAG:
+            text = f"a delivery-tag of {len(found)} octets: of a producer 1 to {states.LONGEST_TAG} are expected"
+            raise Refusal(Condition.INVALID_FIELD, text)
+        return found
 
     def waits(self, delivery: engine.Pointer, octets: int) -> None:
         self.unanswered += 1

@@ -252,17 +252,23 @@ def default_outcome(octets: Octets, at: int) -> Outcome | None:
     return ACCEPTED if kind is Kind.ACCEPTED else RELEASED
 
 
-def recovered(octets: Octets, at: int) -> dict[bytes, Outcome]:
-    """Decode a receiver's map of unsettled deliveries (part 2, section 2.7.3), the value at ``at``: the outcomes that
-    it has decided on, by tag. Deliveries without a state, partly received or in a transaction are left out.
+def recovered(octets: bytes, prefix: bytes) -> dict[int, Outcome]:
+    """Decode a receiver's map of unsettled deliveries (part 2, section 2.7.3): the outcomes that it has decided on, by
+    the ids of the entries. ``prefix``: of the tags of this store (D8); others, and deliveries without a state, partly
+    received or in a transaction are left out.
 
     :raises DecodeError: it is not a map of states by tags.
     """
-    found = {}
-    for tag, pair in pairs(octets, at):
+    found: dict[int, Outcome] = {}
+    for tag, pair in pairs(octets, 0):
         if type(tag) is not bytes or len(tag) > LONGEST_TAG:
             raise DecodeError(f"a map of unsettled deliveries has tags of at most {LONGEST_TAG} octets as its keys")
+        if not tag.startswith(prefix) or not tag[len(prefix) :].isdigit():
+            continue
         state = pair[skip(pair, 0) :]
+        if state == _ACCEPTED_DESCRIBED:
+            found[int(tag[len(prefix) :])] = ACCEPTED
+            continue
         if state == _NULL:
             continue
         if state[:1] != b"\x00":
@@ -271,7 +277,7 @@ def recovered(octets: Octets, at: int) -> dict[bytes, Outcome]:
             continue
         outcome = _fields(encode_list([encode_binary(b""), state]))[1]
         if outcome is not None:
-            found[tag] = outcome
+            found[int(tag[len(prefix) :])] = outcome
     return found
 
 

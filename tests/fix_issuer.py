@@ -48,9 +48,10 @@ def claims(**more: Any) -> dict[str, Any]:
 
 
 def token(signing: jwk.Key | None = None, algorithm: str = "RS256", header: Any = None, **more: Any) -> str:
-    """A token; without further arguments a right one, signed by the key ``first``."""
+    """A token; without further arguments a right one, signed by the key ``first``. ``header``: as of :func:`claims`."""
     signing = key("first") if signing is None else signing
-    head = {"alg": algorithm, "kid": signing.kid, **(header or {})}
+    given = {"alg": algorithm, "kid": signing.kid, **(header or {})}
+    head = {name: value for name, value in given.items() if value is not None}
     registry = jws.JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
     return jws.serialize_compact(head, json.dumps(claims(**more)), signing, registry=registry)
 

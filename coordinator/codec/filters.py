@@ -23,10 +23,11 @@ _UUID = 0x98
 _SECTIONS = {
     "header": "amqp.", "h": "amqp.", "properties": "amqp.", "p": "amqp.", "application_properties": "", "a": "",
 }  # fmt: skip
+# What is not closed is a token, too: otherwise a search from each of many brackets would read to the end.
 _SQL = re.compile(
-    r"'(?:''|[^'])*'"
-    r'|"(?:""|[^"])*"'
-    r"|\[(?:\[\[|\]\]|[^\[\]])*\]"
+    r"'(?:''|[^'])*+(?P<string>')?"
+    r'|"(?:""|[^"])*+(?P<quoted>")?'
+    r"|\[(?:\[\[|\]\]|[^\[\]])*+(?P<bracketed>\])?"
     r"|!=|0[xX][0-9a-fA-F]+"
     r"|(?P<section>[A-Za-z][A-Za-z_-]{0,30})\.(?P<field>[A-Za-z]\w*)"
     r"|[A-Za-z]\w*(?P<call>\s*\()?"
@@ -100,6 +101,8 @@ def _of_token(token: re.Match[str]) -> str:
         return _quoted(token["field"], '"')
     if text == "!=":
         return "<>"
+    if text[0] in "'\"[" and token.lastgroup is None:
+        raise _refusal(f"{printable(text, 40)} has no end: expected {']' if text[0] == '[' else text[0]} behind it")
     if text[0] == '"':
         return _quoted(text[1:-1].replace('""', '"'))
     if text[0] == "[":

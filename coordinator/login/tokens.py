@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from joserfc import errors, jwk, jwt
+from joserfc import errors, jwk, jws, jwt
 from joserfc.jws import JWSRegistry
 
 from coordinator.login import verifiers
@@ -170,7 +170,7 @@ class Tokens:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # EdDSA has another name since RFC 9864
-                return jwt.decode(token, self._keys, registry=self._registry).claims
+                return self._decoded(token, self._keys)
         except errors.InvalidKeyIdError:
             raise UnknownKey("the issuer has no such key as the token is signed by (kid)") from None
         except errors.UnsupportedAlgorithmError:
@@ -179,6 +179,16 @@ class Tokens:
             raise Refused("the signature of the token is wrong") from None
         except Exception:  # noqa: BLE001 - a stranger's octets: whatever the library says of them, they are no token
             raise Refused("it is no JSON Web Token") from None
+
+    def _decoded(self, token: bytes, keys: jwk.KeySet) -> dict[str, Any]:
+        if "kid" in jws.extract_compact(token, registry=self._registry).headers():
+            return jwt.decode(token, keys, registry=self._registry).claims
+        for key in keys:  # an issuer may name none (RFC 7515, section 4.1.4), also while it has an old and a new one
+            try:
+                return jwt.decode(token, key, registry=self._registry).claims
+            except (errors.BadSignatureError, errors.KeyParameterError, errors.InvalidKeyCurveError):
+                continue  # it has not signed it, or is for other algorithms
+        raise errors.InvalidKeyIdError("no key has signed it")
 
     def _user(self, claims: Mapping[str, Any]) -> str | None:
         found = _claim(claims, self.settings.user_claim)

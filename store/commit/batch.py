@@ -127,13 +127,14 @@ class Back(NamedTuple):
 
 
 class Posted(NamedTuple):
-    """A delivery-tag that a half was posted under: the columns of the part ``posted``."""
+    """A delivery-tag that a half was posted under: the columns of the part ``posted``; and the unit of the half."""
 
     address_id: int
     owner: bytes
     producer: bytes
     tag: bytes
     half_id: int
+    unit: Unit
 
 
 class Batch:
@@ -241,10 +242,10 @@ class Batch:
         self.entry_ids += half_ids
         self.entry_leases += [0] * count
 
-    def once(self, address_id: int, owner: str, producer: str, tag: bytes, half_id: int) -> None:
+    def once(self, unit: Unit, address_id: int, owner: str, producer: str, tag: bytes, half_id: int) -> None:
         """Add the tag of a half. The batch is refused if the store has a half of this producer under it."""
         self.rows += 1
-        self.posted.append(Posted(address_id, owner.encode(), producer.encode(), tag, half_id))
+        self.posted.append(Posted(address_id, owner.encode(), producer.encode(), tag, half_id, unit))
 
     def copied_half(self, half: CopiedHalf) -> None:
         """Add a large message that the store copies from another half."""

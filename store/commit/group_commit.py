@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -29,14 +30,15 @@ from psycopg import pq
 
 from store import arrays
 from store.commit.batch import MAKE_PIECES, Batch, Step, Unit
-from store.commit.parameters import parts_of
-from store.commit.parts import LOCKED, SETUP, statement
+from store.commit.parameters import parts_of, tags
+from store.commit.parts import LOCKED, POSTED, SETUP, statement
 from store.commit.rescue import MOST_ATTEMPTS, Rescue, owners_of
 from store.errors import (
     Contended,
     Fenced,
     Locked,
     NoPartition,
+    PostedBefore,
     StoreError,
     StoreFault,
     StoreInTrouble,
@@ -346,6 +348,8 @@ class GroupCommit:
             self._query_locks(batch, answer)
         elif isinstance(answer, Contended | StoreInTrouble):
             self._rescue.try_again(batch, answer)
+        elif isinstance(answer, PostedBefore):
+            self._query_posted(batch, answer)
         elif isinstance(answer, NoPartition) and not batch.days_made:
             self._make_days(batch)
         elif isinstance(answer, StoreError):
@@ -366,6 +370,29 @@ class GroupCommit:
             self._rescue.set_aside(batch, locked, error)
 
         self._connection.execute(b"locked", LOCKED, [arrays.uuid(sorted(batch.checkable.named))], locks_found)
+
+    def _query_posted(self, batch: Batch, error: PostedBefore) -> None:
+        """Query which delivery-tags of the batch the store has: their units are answered, and the others sent again."""
+        self._under_way = batch  # if the connection is lost, the batch is sent again
+
+        def found(answer: list[pq.abc.PGresult] | StoreError) -> None:
+            if isinstance(answer, StoreError):
+                self._under_way = None
+                self._rescue.try_again(batch, answer)
+                return
+            places = {int.from_bytes(answer[-1].get_value(row, 0) or b"", "big") for row in range(answer[-1].ntuples)}
+            known = {id(batch.posted[place - 1].unit) for place in places}
+            self._connection.execute(_FLUSH.name, _FLUSH.sql, _FLUSH.parameters, partial(flushed, known))
+
+        def flushed(known: set[int], answer: list[pq.abc.PGresult] | StoreError) -> None:
+            self._under_way = None
+            if isinstance(answer, StoreError):
+                self._rescue.try_again(batch, answer)
+                return
+            self._rescue.salvage.put(batch.attempts, *_apart(batch, known))
+            self.answer([unit for unit in batch.units if id(unit) in known], error)
+
+        self._connection.execute(b"posted", POSTED, tags(batch), found)
 
     def hold(self, owner: object) -> None:
         """Let the other units of the connection wait until its part is sent again."""
@@ -478,3 +505,15 @@ class GroupCommit:
     def _retry_look_up(self, error: StoreError) -> None:
         log.error("cannot look up the batch in doubt", error=str(error))
         self._loop.call_later(PROBE_RETRY_SECONDS, self.connected)
+
+
+def _apart(batch: Batch, known: set[int]) -> Iterator[list[Unit]]:
+    """Yield the units but the ``known`` ones; then, apart, those whose delivery-tag another of these has."""
+    first = {each[:4]: id(each.unit) for each in reversed(batch.posted) if id(each.unit) not in known}
+    later = {id(each.unit) for each in batch.posted} - known - set(first.values())
+    for units in (
+        [unit for unit in batch.units if id(unit) not in known and id(unit) not in later],
+        [unit for unit in batch.units if id(unit) in later],
+    ):
+        if units:
+            yield units

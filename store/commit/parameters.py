@@ -94,15 +94,14 @@ def _add_posts(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
             parameters += (arrays.int8(batch.left_out_ids), arrays.int4(batch.left_out_groups))
     if batch.posted:
         names.append("posted")
-        addresses, owners, producers, tags, half_ids = zip(*batch.posted, strict=True)
-        parameters += (
-            arrays.int4(addresses),
-            arrays.text(owners),
-            arrays.text(producers),
-            arrays.bytea(tags),
-            arrays.int8(half_ids),
-        )
+        parameters += (*tags(batch), arrays.int8([each.half_id for each in batch.posted]))
     _add_places(batch, names, parameters)
+
+
+def tags(batch: Batch) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return the keys of the table ``posted`` that the batch writes, column by column."""
+    addresses, owners, producers, each_tag, _, _ = zip(*batch.posted, strict=True)
+    return arrays.int4(addresses), arrays.text(owners), arrays.text(producers), arrays.bytea(each_tag)
 
 
 def _add_one_post(batch: Batch, names: list[str], parameters: list[bytes]) -> None:

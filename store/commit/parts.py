@@ -378,9 +378,9 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("queue", f"exists ({_SPLIT.format('= {0}')})", *_GROUPS_CHANGED),
 )
 
-#: Parts of checkable transactions. They never wait for rows of txn; a wait for another lock is cut into pieces, between
-#: which batches of other connections are sent.
-_WAITS = frozenset({"declared", "listed", "enlisted", "orphaned", "overdue", "settled", "decided"})
+#: Parts of producers and of checkable transactions. They never wait for rows of txn; a wait for another lock is cut
+#: into pieces, between which batches of other connections are sent.
+_WAITS = frozenset({"posted", "declared", "listed", "enlisted", "orphaned", "overdue", "settled", "decided"})
 LOCK_WAIT_SECONDS = 0.2
 _IN_PIECES = f"set_config('lock_timeout', '{LOCK_WAIT_SECONDS:g}s', true) is null or "
 
@@ -397,6 +397,12 @@ SETUP = (
 LOCKED = f"""with free as (
     select t.id from {SCHEMA}.txn t where t.id = any($1::uuid[]) order by t.id for update skip locked)
   select t.id from {SCHEMA}.txn t where t.id = any($1::uuid[]) and t.id not in (select f.id from free f)"""
+
+
+#: Selects which of these delivery-tags the store has, by their places, from 1 on.
+POSTED = f"""select u.n from unnest($1::int4[], $2::text[], $3::text[], $4::bytea[]) with ordinality u(a, o, p, t, n)
+  where exists (select from {SCHEMA}.posted e
+    where e.address_id = any(array[u.a]) and e.owner = u.o and e.producer = u.p and e.tag = u.t)"""
 
 
 def statement(parts: Sequence[str], instance_id: int) -> str:

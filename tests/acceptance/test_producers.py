@@ -127,6 +127,20 @@ def test_in_a_transaction_tags_are_any(begin: Begin, address: str) -> None:
     assert bodies(session, address) == [b"x", b"x", b"y"]
 
 
+@pytest.mark.parametrize("tag", [b"", b"x" * 33])
+def test_a_tag_that_names_nothing(begin: Begin, address: str, tag: bytes) -> None:
+    """A settled post has no answer: its link ends. One of 32 octets is the longest (part 2, section 2.8.7)."""
+    session = begin()
+    sender = producing(session, address)
+    rejected = sender.outcome(data(b"x"), delivery_tag=tag)
+    assert rejected.error.condition == "amqp:invalid-field"
+    assert f"a delivery-tag of {len(tag)} octets" in rejected.error.description
+    assert sender.outcome(data(b"32"), delivery_tag=b"x" * 32) == Accepted()
+    sender.post(data(b"x"), delivery_tag=tag, settled=True)
+    assert sender.error == "amqp:invalid-field"
+    assert bodies(session, address) == [b"32"]
+
+
 @pytest.mark.parametrize("name", ["", "x" * 201, "\0", b"shop", True])
 def test_a_name_that_is_none(begin: Begin, address: str, name: object) -> None:
     session = begin()

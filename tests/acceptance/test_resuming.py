@@ -7,8 +7,6 @@ receiver still lists its outcomes are applied, as the tags name the messages; th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -32,7 +30,7 @@ from tests.wire.frames import (
 from tests.wire.links import Link, Receiver
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
-from tests.wire.queues import dead_letters, post, select
+from tests.wire.queues import SELECTOR, dead_letters, filtered, post
 from tests.wire.types import Described, Symbol, UInt, ULong, symbols
 
 ASKED = [
@@ -338,16 +336,17 @@ OUTCOMES = [
 
 @pytest.mark.rule("P21", "D5")
 @pytest.mark.parametrize(("state", "left"), OUTCOMES)
-@pytest.mark.parametrize("attach", [Session.receiver, by_night(partial(select, selector="true = true"))])
+@pytest.mark.parametrize("filters", [{}, by_night({"jms-selector": Described(SELECTOR, "true = true")})])
 def test_what_a_receiver_has_decided_and_could_not_tell(
-    begin: Begin, address: str, state: Any, left: list[tuple[bytes, int]], attach: Callable[..., Receiver]
+    begin: Begin, address: str, state: Any, left: list[tuple[bytes, int]], filters: dict[Any, Any]
 ) -> None:
     """Another message comes first and later: nothing else is decided."""
     lost, session = begin(container_id=address), begin(container_id=address)
     post(session, address, b"1", b"2")
     had = lost.receiver(address, name="again").take()
     lost.peer.close_socket()
-    receiver = attach(session, address, name="again", unsettled={had.tag: state}, credit=10)
+    source = filtered(address, filters)
+    receiver = session.receiver(source, name="again", unsettled={had.tag: state}, credit=10)
     assert_goes_with_its_link(receiver.answer)
     arrived = sorted((each.body, each.count) for each in receiver.take_many(1 + len(left)))
     assert arrived == [*left, (b"2", 0)]
@@ -386,8 +385,6 @@ def test_an_outcome_in_a_transaction_is_its_own(begin: Begin, address: str) -> N
 NO_MAPS = [
     pytest.param({"0": Accepted()}, "tags of at most 32 octets", id="a string"),
     pytest.param({b"0" * 33: Accepted()}, "tags of at most 32 octets", id="a long tag"),
-    pytest.param({b"0": True}, "no delivery-state", id="no state"),
-    pytest.param({b"0": Described(Symbol("x:done:list"), [])}, "is not an outcome", id="another state"),
 ]
 
 
@@ -403,12 +400,53 @@ def test_a_map_that_is_none(begin: Begin, address: str, unsettled: dict[Any, Any
     assert session.receiver(address).bodies() == [b"1"]
 
 
+NO_STATES = [
+    pytest.param(True, "no delivery-state", id="no state"),
+    pytest.param(Described(Symbol("x:done:list"), []), "is not an outcome", id="another state"),
+]
+
+
 @pytest.mark.rule("P21")
-@pytest.mark.parametrize("tag", [b"", b":", b"7", b"another-store:1", b"0" * 32])
-def test_tags_of_others_are_of_no_delivery_here(begin: Begin, address: str, tag: bytes) -> None:
+@pytest.mark.parametrize(("state", "text"), NO_STATES)
+def test_a_map_of_no_states(begin: Begin, address: str, state: object, text: str) -> None:
     session = begin()
     post(session, address, b"1")
-    receiver = session.receiver(address, unsettled={tag: Accepted()})
+    had = session.receiver(address, name="again").take()
+    had.receiver.detach()
+    receiver = session.receiver(address, unsettled={had.tag: state})
+    assert receiver.error == "amqp:invalid-field"
+    assert text in str(receiver.detached)
+    assert session.receiver(address).bodies() == [b"1"]
+
+
+@pytest.mark.rule("P21")
+def test_maps_of_all_links_are_bounded(begin: Begin, address: str) -> None:
+    """They are kept as long as their links; with one less there is room for another."""
+    session = begin()
+    post(session, address, b"1")
+    had = session.receiver(address, name="again").take()
+    had.receiver.detach()
+    prefix = had.tag.partition(b":")[0]
+    large = {b"%s:%d" % (prefix, number): Accepted() for number in range(10**9, 10**9 + 1000)}
+    links = [session.receiver(f"{address}-none", unsettled=large) for _ in range(12)]
+    refused = [link for link in links if link.answer.source is None]
+    assert 0 < len(refused) < 12
+    assert {link.error for link in refused} == {"amqp:resource-limit-exceeded"}
+    links[0].detach()
+    assert session.receiver(f"{address}-none", unsettled=large).answer.source is not None
+    assert session.receiver(address).bodies() == [b"1"]
+
+
+@pytest.mark.rule("P21")
+@pytest.mark.parametrize("tag", [b"", b":", b"7", b"another-store:%s", b"0" * 32, b"%s"])
+def test_tags_of_others_are_of_no_delivery_here(begin: Begin, address: str, tag: bytes) -> None:
+    """With the number of a message that is here, too."""
+    session = begin()
+    post(session, address, b"1")
+    had = session.receiver(address, name="again").take()
+    had.receiver.detach()
+    number = had.tag.partition(b":")[2]
+    receiver = session.receiver(address, unsettled={tag.replace(b"%s", number): Accepted()})
     assert receiver.take().body == b"1"
 
 

@@ -462,6 +462,10 @@ def test_filters_of_amqp_select(begin: Begin, address: str, filters: dict[str, A
         (_SQL, "n = 1 AND", "it ends too early"),
         (_SQL, "a-" * 5000, "has 10000 characters, at most 8192 were expected"),
         (_SQL, Int(5), "the SQL of amqp:sql-filter is of type int, a string was expected"),
+        (_SQL, "[a = 1", "has no end: expected ]"),
+        (_SQL, "a = 'b''", "has no end: expected '"),
+        (_SQL, '"a = 1', 'has no end: expected "'),
+        (_SQL, "[" * 8191, "has no end: expected ]"),
     ],
     ids=str,
 )

@@ -128,19 +128,23 @@ def _port(scheme: str) -> int:
 def _relay(scheme: str, ca: Authority) -> Iterator[int]:
     """A port whose connections are passed on to that of the service, in the way of ``scheme``."""
     context = ssl.create_default_context(cafile=str(ca.certificate)) if scheme == "amqps" else None
-    ready: Future[int] = Future()
-    loop = asyncio.new_event_loop()
+    ready: Future[tuple[int, Callable[[], object]]] = Future()
     serving = _serve(_port(scheme), context, scheme == "ws", ready)
-    thread = threading.Thread(target=loop.run_until_complete, args=[serving], daemon=True)
+    thread = threading.Thread(target=asyncio.run, args=[serving], daemon=True)
     thread.start()
+    port, stop = ready.result()
     try:
-        yield ready.result()
+        yield port
     finally:
-        loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+        stop()
         thread.join()
 
 
-async def _serve(to: int, context: ssl.SSLContext | None, websocket: bool, ready: Future[int]) -> None:
+async def _serve(
+    to: int, context: ssl.SSLContext | None, websocket: bool, ready: Future[tuple[int, Callable[[], object]]]
+) -> None:
+    """``ready`` gets the port, and what ends this."""
+
     async def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError, asyncio.IncompleteReadError):
             there, back = await asyncio.open_connection("127.0.0.1", to, ssl=context)
@@ -152,7 +156,9 @@ async def _serve(to: int, context: ssl.SSLContext | None, websocket: bool, ready
             await asyncio.gather(_pass(_some(reader), back, _in_a_message), _pass(partial(_message, there), writer))
 
     server = await asyncio.start_server(enter, "127.0.0.1", 0, backlog=4096)
-    ready.set_result(int(server.sockets[0].getsockname()[1]))
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    ready.set_result((int(server.sockets[0].getsockname()[1]), partial(loop.call_soon_threadsafe, task.cancel)))
     with contextlib.suppress(asyncio.CancelledError):
         await server.serve_forever()
 

@@ -22,6 +22,7 @@ from store.commit import batch, checkable, terms
 from store.commit import parts as statements
 from store.commit.parameters import parts_of
 from store.commit.terms import Rank
+from store.errors import StoreError
 from store.questions import entries, message_groups
 from store.tables import SCHEMA, metadata
 from tests.fix_store_driver import all_queries
@@ -244,6 +245,18 @@ def test_arrays_say_the_types_that_the_statement_expects() -> None:
         assert int.from_bytes(octets[8:12], "big") == _OIDS[name]
 
 
+class _Unit:
+    """Implements :class:`store.commit.batch.Unit`."""
+
+    owner = None
+
+    def write(self, batch: batch.Batch) -> None: ...
+
+    def durable(self) -> None: ...
+
+    def refused(self, error: StoreError) -> None: ...
+
+
 def _batches() -> Iterator[batch.Batch]:
     """With everything but what shuts each other out: a topic's message for all groups or for some, a row or a mark."""
     for of_each in (1, 2):
@@ -268,7 +281,7 @@ def _batches() -> Iterator[batch.Batch]:
         for tag in range(of_each):
             once.half(tag, statements.NO_TXN, 1, b"m")
             once.entry(1, 1, tag, 0, terms.PLAIN)
-            once.once(1, "", "shop", b"%d" % tag, tag)
+            once.once(_Unit(), 1, "", "shop", b"%d" % tag, tag)
         yield once
     checked = batch.Batch()
     checked.half(1, bytes(15) + b"\4", 1, b"m")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from joserfc import jwk
 
-from coordinator.login.bearer import TokenLogins
-from coordinator.login.password import Challenge, Outcome
+from coordinator.login.bearer import Bearer, TokenLogins
+from coordinator.login.password import REFUSED, Challenge, Outcome
 from coordinator.login.penalties import Penalties
-from coordinator.login.tokens import KeysInvalid, NoKeys, Refused, Tokens, UnknownKey, read_keys
+from coordinator.login.tokens import LEEWAY_SECONDS, KeysInvalid, NoKeys, Refused, Tokens, UnknownKey, read_keys
 from coordinator.settings import TokenSettings
+from store.clock import CLOCK
+from store.users import Account
 from tests.fix_issuer import AUDIENCE, ISSUER, key, public, token
 from tests.tables import all_cases
 
@@ -87,6 +91,23 @@ def test_a_key_for_one_algorithm_is_for_no_other() -> None:
         found.check(token(signing, "PS256").encode())
 
 
+@all_cases("algorithm", ["RS256", "PS256"])
+def test_a_token_that_names_no_key_counts_if_any_key_for_its_algorithm_has_signed_it(algorithm: str) -> None:
+    """As while the issuer changes its keys, when it has two."""
+    for_others = [key("ed", "OKP", "Ed25519"), key("wider", "EC", "P-384"), key("curve", "EC", "P-256")]
+    found = _tokens(*for_others, key("first"), key("second"))
+    for signing in (key("first"), key("second")):
+        assert found.check(token(signing, algorithm, {"kid": None}).encode()).user == "alice"
+    assert found.check(token(for_others[-1], "ES256", {"kid": None}).encode()).user == "alice"
+
+
+@all_cases("known", [["first"], ["first", "second"]])
+def test_a_token_that_names_no_key_and_that_none_has_signed_is_by_an_unknown_key(known: list[str]) -> None:
+    """By the next one, perhaps: the issuer is asked."""
+    with pytest.raises(UnknownKey):
+        _tokens(*map(key, known)).check(token(key("third"), header={"kid": None}).encode())
+
+
 def test_without_keys() -> None:
     with pytest.raises(NoKeys):
         Tokens(TokenSettings(issuer=ISSUER, audience=AUDIENCE), None).check(token().encode())
@@ -117,26 +138,76 @@ def test_another_claim_has_the_user() -> None:
         found.check(token().encode())
 
 
+@all_cases(("claim", "near", "far"), [("exp", -29, -31), ("nbf", 29, 31), ("iat", 29, 31)])
+def test_the_clocks_may_differ_by_30_s(monkeypatch: pytest.MonkeyPatch, claim: str, near: int, far: int) -> None:
+    now = int(time.time())
+    monkeypatch.setattr(CLOCK, "now", lambda: now)
+    found = _tokens(key("first"))
+    counts: dict[str, Any] = {claim: now + near}
+    assert found.check(token(**counts).encode()).user == "alice"
+    refused: dict[str, Any] = {claim: now + far}
+    with pytest.raises(Refused, match=r"expired|nbf|iat"):
+        found.check(token(**refused).encode())
+
+
+def test_a_token_expires_later_than_it_says_by_as_much() -> None:
+    exp = int(time.time()) + 100
+    assert _tokens(key("first")).check(token(exp=exp).encode()).expires == exp + 30 == exp + LEEWAY_SECONDS
+
+
+def _logins(users: dict[str, Any]) -> TokenLogins:
+    """Logins by token of a worker without a store: ``users`` is what it has of its users."""
+    given: Any = SimpleNamespace(
+        **{
+            "penalties": Penalties(lambda: 0.0),
+            "failures": SimpleNamespace(count=lambda *_: None),
+            "call_later": lambda _seconds, then: then(),
+            "enter": lambda *_: None,
+            "leave": lambda *_: None,
+            "look_up_account": lambda _name, found, _none: found(None),
+            **users,
+        }
+    )
+    loop: Any = SimpleNamespace(call_later=lambda *_: None)
+    return TokenLogins(loop, given, _tokens(key("first")), lambda: None)
+
+
+def _begun(logins: TokenLogins, said: list[Challenge | Outcome], made: str) -> Bearer:
+    exchange = logins.begin("XOAUTH2", "192.0.2.1", said.append, lambda: None, lambda: None)
+    exchange.take(f"user=\x01auth=Bearer {made}\x01\x01".encode())
+    return exchange
+
+
 def test_each_wrong_token_of_an_address_waits_longer_and_a_right_one_does_not() -> None:
     """Nothing waits for a wrong token but its own answer."""
     waits: list[float] = []
     said: list[Challenge | Outcome] = []
-    users: Any = SimpleNamespace(
-        penalties=Penalties(lambda: 0.0),
-        failures=SimpleNamespace(count=lambda *_: None),
-        call_later=lambda seconds, _: waits.append(seconds),
-        enter=lambda *_: None,
-        look_up_account=lambda _name, found, _reply: found(None),
-    )
-    loop: Any = SimpleNamespace(call_later=lambda *_: None)
-    logins = TokenLogins(loop, users, _tokens(key("first")), lambda: None)
-
-    def log_in(made: str) -> None:
-        exchange = logins.begin("XOAUTH2", "192.0.2.1", said.append, lambda: None, lambda: None)
-        exchange.take(f"user=\x01auth=Bearer {made}\x01\x01".encode())
-
+    logins = _logins({"call_later": lambda seconds, _: waits.append(seconds)})
     for _ in range(4):
-        log_in(token(exp=1))
+        _begun(logins, said, token(exp=1))
     assert (waits, said) == ([0.1, 0.2, 0.4, 0.8], [])
-    log_in(token())
+    _begun(logins, said, token())
     assert [each.user for each in said if isinstance(each, Outcome)] == ["alice"]
+
+
+def test_nothing_is_kept_of_a_connection_that_has_ended() -> None:
+    logins = _logins({})
+    exchange = _begun(logins, [], token())
+    assert len(logins._ends) == 1
+    exchange.end()
+    assert logins._ends == {}
+
+
+@all_cases("found", [None, Account("1", enabled=True)])
+def test_a_user_who_is_disabled_during_the_look_up_does_not_come_in(found: Account | None) -> None:
+    """``found``: what the look-up says, which began before."""
+    told: list[Callable[[Account | None], None]] = []
+    said: list[Challenge | Outcome] = []
+
+    def look_up(_name: str, then: Callable[[Account | None], None], _none: object) -> None:
+        told[0](Account("1", enabled=False))
+        then(found)
+
+    logins = _logins({"enter": lambda _name, changed: told.append(changed), "look_up_account": look_up})
+    _begun(logins, said, token())
+    assert (said, logins._ends) == ([REFUSED], {})

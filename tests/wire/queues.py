@@ -81,8 +81,9 @@ def filtered(address: str, filters: dict[Any, Any], **fields: Any) -> Source:
     return Source(address=address, filter={Symbol(key): value for key, value in filters.items()}, **fields)
 
 
-def select(session: Session, address: str, selector: str, **attach: Any) -> Receiver:
-    return session.receiver(filtered(address, {"jms-selector": Described(SELECTOR, selector)}), **attach)
+def select(session: Session, address: str, selector: str, **fields: Any) -> Receiver:
+    source = filtered(address, {"jms-selector": Described(SELECTOR, selector)}, **fields)
+    return session.receiver(source)
 
 
 def dead_letters(session: Session, address: str) -> Receiver:

@@ -73,7 +73,7 @@ MOST_A_SECOND: Final = 1000
 #: the most transactions, posts and deliveries that are traced at one time, some kB of memory each
 MOST_UNDER_WAY: Final = 4096
 #: spans of one request, milliseconds between two, and seconds for one with its repetitions
-_MOST_AT_ONCE, _EVERY_MS, _REQUEST_SECONDS = 512, 1000, 5.0
+_MOST_AT_ONCE, _EVERY_MS, _REQUEST_SECONDS = 512, 5000, 5.0
 #: seconds that the end of the worker waits for the last spans
 _LAST_SECONDS = 1.0
 #: characters of an address or another text in a span

@@ -73,13 +73,15 @@ MOST_A_SECOND: Final = 1000
 #: the most transactions, posts and deliveries that are traced at one time, some kB of memory each
 MOST_UNDER_WAY: Final = 4096
 #: spans of one request, milliseconds between two, and seconds for one with its repetitions
-_MOST_AT_ONCE, _EVERY_MS, _REQUEST_SECONDS = 512, 1000, 5.0
+_MOST_AT_ONCE, _EVERY_MS, _REQUEST_SECONDS = 512, 5000, 5.0
 #: seconds that the end of the worker waits for the last spans
 _LAST_SECONDS = 1.0
 #: characters of an address or another text in a span
 _LONGEST = 256
 #: how many messages posted in SQL are remembered, and how many checks may be unanswered
 _MOST_REMEMBERED = 1000
+#: octets of a declare in its usual encodings, which names no trace
+_PLAIN_DECLARE = 9
 #: octets of a message in which its message-id is looked for
 _FRONT_OCTETS = 1 << 16
 
@@ -217,8 +219,10 @@ class Traces:
 
     def declared(self, txn: Transaction, message: Octets) -> None:
         """Trace a transaction that was declared, if it is sampled. ``message``: its declare."""
+        if len(message) <= _PLAIN_DECLARE and random() >= self._sample:  # noqa: S311 - as below; it is nearly all of them
+            return
         trace = glance(message)
-        if self._sampled(trace, None) and self._may():
+        if (len(message) <= _PLAIN_DECLARE or self._sampled(trace, None)) and self._may():
             self.begin(txn, _ROOT if trace is None else _remote(trace))
 
     def begin(self, txn: Transaction, parent: Context) -> TxnTrace:
@@ -234,6 +238,8 @@ class Traces:
     def posted(self, message: Octets, txn: Transaction | None, address: str) -> PostSpan | None:
         """Begin the span of a post; None: it is not sampled. ``txn``: None outside transactions."""
         trace = glance(message)
+        if trace is None and txn is not None and txn.trace is None:  # nearly all of them
+            return None
         if not self._sampled(trace, txn) or not self._may():
             return None
         parent = _ROOT if trace is None else _remote(trace)

@@ -41,6 +41,7 @@ pytestmark = [*BOTH_RULES, pytest.mark.rule("H21")]
 
 #: The length of a checkable transaction's immunity, and of the time to the next check, in milliseconds.
 AT_ONCE = {"check_immunity_ms": UInt(0), "check_interval_ms": UInt(1000)}
+SOON = {"coordinator.traces._EVERY_MS": 200}
 BRIEF = {"coordinator.process.worker_reports.REPORT_SECONDS": 0.5}
 
 
@@ -53,7 +54,7 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture(scope="module")
 def service(rules: None, collector: Collector) -> Iterator[Service]:
     """Traces nothing by chance: what messages name alone."""
-    with running_service({"traces.endpoint": collector.url, "traces.sample": "0"}) as found:
+    with running_service({"traces.endpoint": collector.url, "traces.sample": "0"}, SOON) as found:
         yield found
 
 
@@ -287,7 +288,7 @@ def test_by_chance_all(rules: None, begin_at: BeginAt, token_settings: dict[str,
     """What names no trace gets one, and its message tells it; what is in a transaction is in that of its declare."""
     with (
         collecting() as collector,
-        running_service({**token_settings, "traces.sample": "1", "traces.endpoint": collector.url}) as service,
+        running_service({**token_settings, "traces.sample": "1", "traces.endpoint": collector.url}, SOON) as service,
     ):
         session = begin_at(service)
         sender, control, consumer = session.sender("a"), session.control(), session.receiver("a")
@@ -389,7 +390,7 @@ def test_the_collector_of_opentelemetry_takes_them(
     parent, service_settings = Parent(), {"traces.endpoint": f"http://{place}", "traces.sample": "0"}
     with subprocess.Popen([collector_program, "--config", config], stderr=subprocess.DEVNULL) as real:
         try:
-            with running_service(service_settings) as service:
+            with running_service(service_settings, SOON) as service:
                 session = begin_at(service)
                 sender, consumer = session.sender("a"), session.receiver("a")
                 names: set[str] = set()

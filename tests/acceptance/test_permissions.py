@@ -173,3 +173,14 @@ def test_a_control_link_needs_no_permission(enter: Enter) -> None:
     control = enter([]).control()
     assert isinstance(control.answer.target, Coordinator)
     control.commit(control.declare())
+
+
+@pytest.mark.rule("P22")
+def test_a_producer_is_its_users_own(enter: Enter, address: str) -> None:
+    """Of two users one may give the name, and the tags, that another has: both messages are stored."""
+    needed = [(verb, address) for verb in (Verb.SEND, Verb.CREATE, Verb.RECEIVE)]
+    first, second = (enter(needed, user=f"{user} {address}") for user in ("first", "second"))
+    for session, body in ((first, b"1"), (second, b"2"), (first, b"3")):
+        sender = session.sender(address, properties={Symbol("coordinator:producer"): "shop"})
+        assert sender.outcome(data(body), delivery_tag=b"1") == Accepted()
+    assert second.receiver(address).bodies() == [b"1", b"2"]

@@ -76,6 +76,7 @@ def test_its_memory_is_bounded_and_given_back(memory: Account, monkeypatch: pyte
     assert memory.indexes <= memory.share < memory.indexes + 200
     assert index.through == room
     assert not any(noted[room:])
+    assert len(index._ids) == room, "a value for which there is no room takes none"
     index.renew()
     assert index.through == room
     now[0] = 61.0

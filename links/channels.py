@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from coordinator.errors import Condition, Refusal
 from links import engine, states
@@ -71,9 +71,9 @@ class End:
         self.second = second
         #: if the peer is the receiver: the delivery-count up to which it has granted credit
         self.limit = 0
-        #: the txn-id that its flows have named last: its messages are acquired in that transaction (T33); empty: a
-        #: later one has properties without a txn-id
-        self.acquires: bytes | None = None
+        #: the txn-id that its flows have named last: its messages are acquired in that transaction (T33); False:
+        #: a later one has properties without a txn-id
+        self.acquires: bytes | Literal[False] | None = None
         #: whether its current delivery is incomplete
         self.incomplete = False
         #: the last begun delivery: its id, its transaction, and whether it resumes one of an earlier link
@@ -480,7 +480,7 @@ class Channels:
                 return Before(self._refuse, end, Refusal(Condition.INVALID_FIELD, text))
             end.acquires = txn_id
         elif end.acquires is not None and found.has(10):
-            end.acquires = b""
+            end.acquires = False
         end.limit = (found.number(5) or 0) + min(found.number(6) or 0, MOST_CREDIT)
         drains = found.value(8) is True and not end.sends
         return partial(self._echo, number, end, drains) if asked or drains else None

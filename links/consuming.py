@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 
@@ -141,20 +141,21 @@ class Consuming(Outgoing):
     def refuses_acquisition(self) -> bool:
         if self._end is None or self._end.acquires is None or self._acquires(self._end.acquires):
             return False
+        assert self._end.acquires is not False
         self._refuse_unknown(self._end.acquires)
         return True
 
-    def _acquires(self, txn_id: bytes) -> bool:
+    def _acquires(self, txn_id: bytes | Literal[False]) -> bool:
         """Look up the transaction in which the link acquires messages; whether the link may send. It acquires outside
         once the transaction is discharged, or no flow names it; for one that is not known the link ends (T33).
         """
         service = self.connection.service
-        txn = service.registry.for_work(txn_id, self.connection)
+        txn = None if txn_id is False else service.registry.for_work(txn_id, self.connection)
         if txn is not None:
             if self._acquiring is not txn:
                 self._acquiring, self.in_txn = txn, states.declared(txn.id)
             return True
-        if txn_id and (self._acquiring is None or self._acquiring.id != txn_id):
+        if txn_id is not False and (self._acquiring is None or self._acquiring.id != txn_id):
             # not here: who asks for the room goes through the consumers
             service.loop.call_later(0, partial(self._refuse_unknown, txn_id))
             return False

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -22,6 +23,9 @@ SUBPROTOCOL = "amqp"
 MOST_OCTETS = 8192
 
 _METHOD = b"GET "
+_VERSION = b" HTTP/1.1"
+#: a Sec-WebSocket-Key: 16 octets in base64 (RFC 6455, section 4.1)
+_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _END = b"\r\n\r\n"
 #: headers by which a request has a body, that a WebSocket would take for frames
 _OF_BODIES = (b"content-length", b"transfer-encoding")
@@ -87,14 +91,17 @@ class Upgrade:
             return self._refuse(hint.status_code, f"{self._expected}: {error}", hint.headers)
         except UnicodeError:
             return self._refuse(400, f"{self._expected}: a header has octets that are no ASCII")
+        if not octets.partition(b"\r\n")[0].endswith(_VERSION):
+            return self._refuse(400, f"{self._expected}: it comes by HTTP/1.1")
         return self._answer_request(requests[0])
 
     def _answer_request(self, request: Request) -> bytes:
         headers = request.extra_headers
         if any(name in _OF_BODIES for name, _ in headers):
             return self._refuse(400, f"{self._expected}: it has no body")
-        if [name for name, _ in headers].count(b"sec-websocket-key") > 1:
-            return self._refuse(400, f"{self._expected}: it has one Sec-WebSocket-Key")
+        keys = [value for name, value in headers if name == b"sec-websocket-key"]
+        if len(keys) != 1 or not _KEY.fullmatch(keys[0]):
+            return self._refuse(400, f"{self._expected}: it has one Sec-WebSocket-Key of 16 octets in base64")
         path = request.target.partition("?")[0]
         if path != self._door.path:
             return self._refuse(404, f"{self._expected}, not at {printable(path, _LONGEST)}")

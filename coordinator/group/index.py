@@ -56,12 +56,12 @@ class Index:
     def note(self, value: object, entry_id: int, behind: int) -> bool:
         """Note an entry that was read; the others from the id ``behind`` on are noted. False: there is no room."""
         if isinstance(value, str):
-            ids = self._ids.setdefault(hash(value), [])
+            ids = self._ids.get(hash(value), [])
             place = bisect_left(ids, entry_id)
             if place == len(ids) or ids[place] != entry_id:
                 if self._full:
                     return False
-                ids.insert(place, entry_id)
+                self._ids.setdefault(hash(value), ids).insert(place, entry_id)
                 self.count += 1
                 self._memory.indexes += _OCTETS
         if behind <= self.through < entry_id:

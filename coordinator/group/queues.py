@@ -195,8 +195,11 @@ class Queue:
             search.arrived(lowest, priority)
 
     def indexed(self, field: str) -> Index | None:
-        """Return the index of the queue, if it is of this field; the first search makes it."""
-        if self.index is None:
+        """Return the index of the queue, if it is of this field. A search makes it; one for another field replaces it
+        when no open search uses it.
+        """
+        index = self.index
+        if index is None or (index.field != field and not any(search.uses(index) for search in self.searches)):
             self.index = Index(field, self.instance.memory)
         self.index.renew()
         return self.index if self.index.field == field else None

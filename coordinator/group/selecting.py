@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from coordinator.codec.selectors import Selector
     from coordinator.group.entries import Consumer, Entry
+    from coordinator.group.index import Index
     from coordinator.group.queues import Queue
 
 
@@ -164,6 +165,9 @@ class Search:
     @property
     def _open(self) -> bool:
         return self in self._queue.searches
+
+    def uses(self, index: Index) -> bool:
+        return self._index is index
 
     def end(self) -> None:
         """Free the memory of the selector at once, as the link has ended (the link and its search refer to each

@@ -195,13 +195,14 @@ def test_properties_without_a_txn_id_end_the_acquisition(begin: Begin, address: 
     assert left(begin(), address) == [(b"1", 0), (b"2", 0)]
 
 
+@pytest.mark.parametrize("txn", [NEVER, b""], ids=["", "empty"])
 @pytest.mark.parametrize("credit", [0, 1])
 @pytest.mark.parametrize("messages", [0, 1])
-def test_an_unknown_txn_id_ends_the_link(begin: Begin, address: str, credit: int, messages: int) -> None:
+def test_an_unknown_txn_id_ends_the_link(begin: Begin, address: str, txn: bytes, credit: int, messages: int) -> None:
     session = begin()
     post(session, address, *[b"x"] * messages)
     consumer = session.receiver(address)
-    consumer.credit(credit, properties={Symbol("txn-id"): NEVER})
+    consumer.credit(credit, properties={Symbol("txn-id"): txn})
     assert consumer.error == "amqp:transaction:unknown-id"
     assert not consumer.arrived
     assert left(session, address) == [(b"x", 0)] * messages

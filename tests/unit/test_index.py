@@ -10,7 +10,9 @@ import pytest
 from coordinator.bounds import Bounds
 from coordinator.codec.selectors import Selector
 from coordinator.group.index import Index
+from coordinator.group.selecting import Search
 from coordinator.memory import Account
+from tests.fix_queue import Consumer, queue_of
 
 pytestmark = pytest.mark.rule("P16")
 
@@ -76,6 +78,7 @@ def test_its_memory_is_bounded_and_given_back(memory: Account, monkeypatch: pyte
     assert memory.indexes <= memory.share < memory.indexes + 200
     assert index.through == room
     assert not any(noted[room:])
+    assert len(index._ids) == room, "a value for which there is no room takes none"
     index.renew()
     assert index.through == room
     now[0] = 61.0
@@ -84,6 +87,26 @@ def test_its_memory_is_bounded_and_given_back(memory: Account, monkeypatch: pyte
     assert index.note("x", 1, 0)
     del index
     assert memory.indexes == 0
+
+
+def test_a_search_for_another_field_replaces_an_index_that_nobody_uses() -> None:
+    """Not while the search that made it is open."""
+    queue = queue_of([])
+    search = Search(queue, Consumer(1, 1), Selector("colour = 'x'"))
+    queue.searches.append(search)
+    of_colour = queue.index
+    assert of_colour is not None
+    assert of_colour.note("x", 1, 0)
+    assert queue.indexed("JMSCorrelationID") is None
+    assert queue.indexed("colour") is of_colour
+    queue.searches.remove(search)
+    search.end()
+    del of_colour
+    replaced = queue.indexed("JMSCorrelationID")
+    assert replaced is not None
+    assert (replaced.field, replaced.through) == ("JMSCorrelationID", 0)
+    assert queue.instance.memory.indexes == 0
+    assert queue.indexed("JMSCorrelationID") is replaced
 
 
 @pytest.mark.parametrize("seed", range(20))

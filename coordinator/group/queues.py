@@ -200,9 +200,9 @@ class Queue:
         """
         index = self.index
         if index is None or (index.field != field and not any(search.uses(index) for search in self.searches)):
-            self.index = Index(field, self.instance.memory)
-        self.index.renew()
-        return self.index if self.index.field == field else None
+            self.index = index = Index(field, self.instance.memory)
+        index.renew()
+        return index if index.field == field else None
 
     def has_passed(self, entry_id: int) -> bool:
         """Whether the next load or search may begin beyond this id."""

@@ -89,7 +89,7 @@ def test_its_memory_is_bounded_and_given_back(memory: Account, monkeypatch: pyte
     assert memory.indexes == 0
 
 
-def test_a_search_for_another_field_replaces_an_index_that_nobody_uses() -> None:
+def test_a_search_for_another_field_replaces_an_index_that_no_search_uses() -> None:
     """Not while the search that made it is open."""
     queue = queue_of([])
     search = Search(queue, Consumer(1, 1), Selector("colour = 'x'"))

@@ -113,3 +113,9 @@ def test_a_sender_is_detached_and_resumed(run: Run) -> None:
 def test_a_receiver_tells_later_what_it_has_accepted(run: Run) -> None:
     """It was detached before it could: it tells by the map of its next attach (part 2, section 2.7.3)."""
     assert run("recover") == {"seen": ["m0", "m1"], "left": []}
+
+
+@pytest.mark.rule("P22")
+def test_a_producer_that_comes_again_posts_once(run: Run) -> None:
+    """The tags of this library count from 0 on each link: the first two messages were posted before."""
+    assert run("producer")["left"] == ["m0", "m1", "m2", "m3"]

@@ -269,6 +269,8 @@ class Conversation:
         if random.random() < 0.5:
             key = random.choice(("coordinator:timeout-ms", "coordinator:on-refused-post", "x-opt-timeout"))
             found[Symbol(key)] = self._grammar.any(1)
+        if random.random() < 0.5:
+            found[Symbol("coordinator:producer")] = "shop" if random.random() < 0.8 else self._grammar.any(1)
         return found
 
     def _detach(self) -> bytes:

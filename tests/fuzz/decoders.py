@@ -13,7 +13,7 @@ from contextlib import suppress
 from random import Random
 
 from coordinator.address.dead_letters import letter
-from coordinator.codec import selectors
+from coordinator.codec import filters, selectors
 from coordinator.errors import Refusal
 from coordinator.login.password import Anonymous
 from links import outgoing, states
@@ -26,6 +26,8 @@ from tests.wire import types
 from tests.wire.frames import SaslInit, frame
 
 _PICKS = [messages.selector(source) for source in ("message-id", "property:a", "body:$", "body:$.a", "body:$[0][1].a")]
+#: What the tags of the store begin with.
+_TAGS = b"store:"
 #: Seconds of processor time for one input.
 MOST_SECONDS = 1.0
 _WORDS = (*"()=<>+-*/',\" \n", "a", "JMSType", "JMSPriority", "amqp.to", "AND", "OR", "NOT", "BETWEEN", "IN", "LIKE",
@@ -57,6 +59,8 @@ class Decoders:
             (self._state, self._read_state),
             (lambda: types.encode(self._grammar.filter()), self._filter),
             (self._selector, self._select),
+            (self._sql, self._read_sql),
+            (self._unsettled, self._recover),
             (self._grammar.message, self._pick),
             (self._greeting, self._greet),
         )
@@ -97,6 +101,19 @@ class Decoders:
         if random.random() < 0.3:
             return str(random.choice(SELECTORS)).encode()
         return " ".join(random.choice(_WORDS) for _ in range(random.choice((1, 3, 7, 15)))).encode()
+
+    def _sql(self) -> bytes:
+        random = self._random
+        if random.random() < 0.9:
+            return types.encode(self._selector().decode())
+        unit = random.choice(("[", "]", "[[", "[a", "'", "''", '"', "(", "a.", "a-", "0x", "a (", "!="))
+        return types.encode(random.choice(("", "'", "a = 1 ")) + unit * (8000 // len(unit)))
+
+    def _unsettled(self) -> bytes:
+        random, grammar = self._random, self._grammar
+        tags = {random.choice((_TAGS, b"")) + b"%d" % random.randrange(99) for _ in range(random.choice((1, 3, 900)))}
+        states = [_described(grammar.outcome()), grammar.any(1), None]
+        return types.encode({tag: random.choice(states) for tag in tags})
 
     def _greeting(self) -> bytes:
         init = self._grammar.record(SaslInit, mechanism=self._random.choice(("ANONYMOUS", "PLAIN", "")))
@@ -167,6 +184,15 @@ class Decoders:
             _, outcome = states._fields(octets)
             if outcome is not None and outcome.annotations:
                 message.merge_maps(outcome.annotations, outcome.annotations)
+
+    def _read_sql(self, octets: bytes) -> None:
+        with suppress(Refusal, DecodeError):
+            filters.of_sql(octets)
+
+    def _recover(self, octets: bytes) -> None:
+        with suppress(DecodeError):
+            found = states.recovered(octets, _TAGS)
+            assert all(entry >= 0 and outcome is not None for entry, outcome in found.items())
 
     def _filter(self, octets: bytes) -> None:
         with suppress(Refusal, DecodeError):

@@ -14,7 +14,7 @@ use fe2o3_amqp::types::definitions::{ReceiverSettleMode, SenderSettleMode};
 use fe2o3_amqp::types::messaging::{
     DistributionMode, Header, Message, Modified, Outcome, Properties, Source, Target, TerminusExpiryPolicy,
 };
-use fe2o3_amqp::types::primitives::{Array, Symbol};
+use fe2o3_amqp::types::primitives::{Array, OrderedMap, Symbol, Value as Amqp};
 use fe2o3_amqp::{Connection, Receiver, Sender, Session};
 use serde_json::{json, Value};
 
@@ -46,6 +46,7 @@ pub async fn run(case: &str, url: &str) -> Result<Option<Value>, Failure> {
         "subscription" => subscription(&mut client, url).await?,
         "resume" => resume(&mut client).await?,
         "recover" => recover(&mut client).await?,
+        "producer" => producer(&mut client, url).await?,
         _ => return Ok(None),
     };
     client.close().await?;
@@ -580,4 +581,25 @@ async fn recover(client: &mut Client) -> Result<Value, Failure> {
     receiver.close().await?;
     let seen = [first.into_body(), second.into_body()];
     Ok(json!({"seen": seen, "left": client.take_all("q").await?}))
+}
+
+/// A producer that comes again on another connection and counts its tags from 0, as each sender of this library does.
+async fn producer(client: &mut Client, url: &str) -> Result<Value, Failure> {
+    let mut properties = OrderedMap::new();
+    properties.insert(Symbol::from("coordinator:producer"), Amqp::String("run-1".to_string()));
+    for up_to in [2, 4] {
+        let mut other = Client::open(&client.case, url).await?;
+        let mut sender = Sender::builder()
+            .name("producer")
+            .target(other.address("q"))
+            .properties(properties.clone())
+            .attach(&mut other.session)
+            .await?;
+        for i in 0..up_to {
+            accepted(sender.send(format!("m{i}")).await?)?;
+        }
+        sender.close().await?;
+        other.close().await?;
+    }
+    Ok(json!({"left": client.take_all("q").await?}))
 }

@@ -83,11 +83,11 @@ def of_run(connection: Connection, number: str, *, finding: int | None = None, a
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """``lines``: findings that the store can do something about, each with the ``state`` of its repair (``can``,
-    ``done`` or ``cannot``) and what is ``said``; ``by_hand``: the others; ``through``: the number of the last of all,
-    behind which another piece follows; None: none does.
+    ``done`` or ``cannot``) and what is ``said``; read once, as a repair is done when its line is read. ``by_hand``: the
+    others; ``through``: the number of the last of all, behind which another piece follows; None: none does.
     """
 
-    lines: list[Answer] = field(default_factory=list)
+    lines: Iterable[Answer]
     by_hand: list[Mapping[str, Any]] = field(default_factory=list)
     through: int | None = None
 
@@ -100,13 +100,11 @@ def pieces(connection: Connection, found: Found, *, apply: bool) -> Iterator[Pie
     waiting: dict[Repair, list[Mapping[str, Any]]] = {}
     by_hand: list[Mapping[str, Any]] = []
 
-    def piece(through: int | None) -> Piece:
-        lines = []
-        for repair, verdict in of_store.repaired(connection, list(waiting), found.reason if apply else None):
-            for each in waiting[repair]:
+    def lines(alike: Mapping[Repair, list[Mapping[str, Any]]]) -> Iterator[Answer]:
+        for repair, verdict in of_store.repaired(connection, list(alike), found.reason if apply else None):
+            for each in alike[repair]:
                 line = {name: each[name] for name in ("kind", "txn_id", "half_id", "address", "consumer_group")}
-                lines.append({**line, "state": verdict.state.value, "said": verdict.said})
-        return Piece(lines=lines, by_hand=by_hand, through=through)
+                yield {**line, "state": verdict.state.value, "said": verdict.said}
 
     for finding in found.findings():
         proposed = proposal(finding, found.seen_at, twice)
@@ -115,9 +113,9 @@ def pieces(connection: Connection, found: Found, *, apply: bool) -> Iterator[Pie
         else:
             waiting.setdefault(proposed, []).append(finding)
         if len(waiting) == of_store.MOST_TOGETHER or len(by_hand) == _MOST_TOGETHER:
-            yield piece(finding.get("number"))
+            yield Piece(lines=lines(waiting), by_hand=by_hand, through=finding.get("number"))
             waiting, by_hand = {}, []
-    yield piece(None)
+    yield Piece(lines=lines(waiting), by_hand=by_hand)
 
 
 class ByHand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,7 +148,7 @@ class _Told:
         self._by_hand = ByHand()
         self._left = False
 
-    def add(self, lines: Sequence[Answer], by_hand: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, lines: Iterable[Answer], by_hand: Iterable[Mapping[str, Any]]) -> None:
         """Tell of findings that the store can do something about, and of others."""
         self._by_hand.add(by_hand)
         for each in lines:

@@ -38,7 +38,7 @@ main()
 
 @pytest.mark.parametrize(
     ("module", "function", "arguments"),
-    [("reconcile", "_prepared", ["reconcile", "--out", "x"]), ("repair", "_work", ["repair", "x"])],
+    [("reconcile", "_prepared", ["reconcile", "--out", "x"]), ("repair", "_by_store", ["repair", "x"])],
 )
 def test_a_defect_is_no_finding(tmp_path: Path, module: str, function: str, arguments: list[str]) -> None:
     """1 would mean that something was found."""

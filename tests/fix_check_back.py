@@ -141,7 +141,9 @@ class Checking:
         self.asking = asking
         self.loop = asking.loop
         self.commit = SimpleNamespace(rows=0)
-        instance: Any = SimpleNamespace(loop=asking.loop, queries=asking.queries, instance_id=ME, commit=self.commit)
+        instance: Any = SimpleNamespace(
+            loop=asking.loop, queries=asking.queries, instance_id=ME, commit=self.commit, traces=None
+        )
         decisions: Any = None
         self.checks = Checks(instance, decisions)
 

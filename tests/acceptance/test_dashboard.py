@@ -60,8 +60,8 @@ _NONE = {
     *("parts that failed", "groups estimated", "groups paused", "silent instances", "on their way"),
     *("worker {{worker}}", "disk low", "deliveries held by them"),
 }
-#: What has no panel: how a reconciliation, or a watch, came out.
-_ELSEWHERE = re.compile("coordinator_(findings|reconciled|watch)_?")
+#: What has no panel: how a reconciliation, or a watch, came out; and spans, which are told where a collector is named.
+_ELSEWHERE = re.compile("coordinator_(findings|reconciled|watch|spans)_?")
 _NAMES = re.compile("`(coordinator_[a-z_]+)`")
 _QUERIES = _queries()
 

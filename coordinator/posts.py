@@ -173,12 +173,8 @@ class Posts:
                 if not settled:
                     link.waits(delivery, len(message))
                 octets = len(message) if settled else 2 * len(message)
-                self.instance.commit.add(
-                    PlainPost(self, link, delivery, settled, address, message, terms, span)
-                    if tag is None
-                    else OncePost(self, link, delivery, settled, address, message, terms, span, tag),
-                    octets,
-                )
+                unit = PlainPost(self, link, delivery, settled, address, message, terms, span, tag)
+                self.instance.commit.add(unit, octets)
                 return
             if txn.in_store is not None:
                 txn.in_store.post(link, None if settled else delivery, address, message, terms, span)
@@ -242,9 +238,13 @@ class Posts:
 
 
 class PlainPost:
-    """Unit: writes one message posted outside transactions."""
+    """Unit: writes one message posted outside transactions; of a producer, unless the store has one under its
+    delivery-tag (P22).
+    """
 
-    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_posts", "_settled", "_span", "_terms")
+    __slots__ = (
+        "_address", "_delivery", "_entry", "_id", "_link", "_message", "_posts", "_settled", "_span", "_tag", "_terms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -256,8 +256,9 @@ class PlainPost:
         message: Octets,
         terms: DeliveryTerms,
         span: PostSpan | None,
+        tag: bytes | None,
     ) -> None:
-        """``settled``: by its sender."""
+        """``settled``: by its sender. ``tag``: None where the link names no producer."""
         self._posts = of
         self._link = link
         self._delivery = delivery
@@ -266,6 +267,7 @@ class PlainPost:
         self._message = message
         self._terms = terms
         self._span = span
+        self._tag = tag
         self._entry: Entry | None = None
         self._id = 0
 
@@ -285,9 +287,16 @@ class PlainPost:
         self._entry = enqueue.write_entry(
             batch, self._address, half_id, self._message, self._terms, self._link.connection
         )
+        if self._tag is not None:
+            owner, producer = self._link.connection.user_id or "", self._link.producer or ""
+            batch.once(self, self._address.id, owner, producer, self._tag, half_id)
 
     def durable(self) -> None:
         self._posts.enqueue.posted(self._address, self._entry, self._id, self._terms)
+        self._answered()
+
+    def _answered(self) -> None:
+        """Accept the post, which the store has."""
         if self._span is not None:
             self._span.end()
         if not self._settled:
@@ -299,6 +308,10 @@ class PlainPost:
             self._posts.instance.commit.add(self, len(self._message))
             return
         self._posts.enqueue.unposted(self._entry)
+        if isinstance(error, PostedBefore):
+            log.info("a post came again, and is stored once", peer=self._link.peer, address=self._address.name)
+            self._answered()
+            return
         refusal = Refusal(Condition.INTERNAL_ERROR, "the store could not take the message")
         if isinstance(error, AddressGone):
             refusal = resource_deleted(self._address)
@@ -309,44 +322,6 @@ class PlainPost:
             self._link.refuse_settled(self._delivery, refusal)
             return
         self._link.not_stored(self._delivery, len(self._message), refusal)
-
-
-class OncePost(PlainPost):
-    """Unit: writes a message of a producer, unless the store has one under its delivery-tag (P22)."""
-
-    __slots__ = ("_owner", "_producer", "_tag")
-
-    def __init__(
-        self,
-        of: Posts,
-        link: PostLink,
-        delivery: Any,
-        settled: bool,
-        address: Address,
-        message: Octets,
-        terms: DeliveryTerms,
-        span: PostSpan | None,
-        tag: bytes,
-    ) -> None:
-        super().__init__(of, link, delivery, settled, address, message, terms, span)
-        self._owner = link.connection.user_id or ""
-        self._producer = link.producer or ""
-        self._tag = tag
-
-    def write(self, batch: Batch) -> None:
-        super().write(batch)
-        batch.once(self, self._address.id, self._owner, self._producer, self._tag, self._id)
-
-    def refused(self, error: StoreError) -> None:
-        if not isinstance(error, PostedBefore):
-            super().refused(error)
-            return
-        self._posts.enqueue.unposted(self._entry)
-        log.info("a post came again, and is stored once", peer=self._link.peer, address=self._address.name)
-        if self._span is not None:
-            self._span.end()
-        if not self._settled:
-            self._link.stored(self._delivery, len(self._message))
 
 
 class Parked(NamedTuple):

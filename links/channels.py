@@ -129,9 +129,8 @@ _STATES = {TRANSFER: 7, DISPOSITION: 4}
 MOST_CREDIT = (1 << 31) - 1
 _IDS = 1 << 32
 # The engine copies a disposition's state to each delivery that it names: one frame of 54 kB for 10,000 deliveries is
-# half
-# a gigabyte before the first event, and 14 times as much once it is decoded and its values are small. The engine keeps
-# that memory for the next delivery in the same place, settled or not.
+# half a gigabyte before the first event, and 14 times as much once it is decoded and its values are small. The engine
+# keeps that memory for the next delivery in the same place, settled or not.
 #: the most octets of a state, times the deliveries that it applies to
 MOST_OCTETS = 1 << 20
 #: the most octets of a disposition by a sender

@@ -54,8 +54,7 @@ class Endpoints:
         #: the links of each session
         self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
         #: dynamic addresses, which last as long as the connection at most, by the link that created them; by its
-        #: identity
-        #: once the link is detached and not closed (part 3, section 3.5.10)
+        #: identity once the link is detached and not closed (part 3, section 3.5.10)
         self.dynamic: dict[engine.Pointer | Identity, Address] = {}
         #: links of open sessions that both sides have detached or closed, with undecided deliveries; the oldest first
         self._left: dict[engine.Pointer, Refused] = {}

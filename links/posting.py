@@ -130,8 +130,7 @@ class Posting(Incoming):
         self._named = False
         self.second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
         #: with receiver settle mode second: octets of posts not answered yet; and of answered ones that their sender
-        #: has
-        #: not settled
+        #: has not settled
         self._sizes: dict[engine.Pointer, int] = {}
         self._awaited: dict[engine.Pointer, int] = {}
         self._stood_still = False

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, select, true, tuple_, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    any_,
+    bindparam,
+    case,
+    func,
+    insert,
+    select,
+    true,
+    tuple_,
+    update,
+)
 
-from store import audit, channels
+from store import audit, channels, counts
 from store.audit import Action
+from store.counts import Counts
 from store.errors import boundary
 from store.ids import moment_of
 from store.seeks import Seek, all_seeks
-from store.tables import address, consumer_group, entry
-from store.views import addresses as addresses_view
-from store.views import groups as groups_view
+from store.tables import address, consumer_group
 from store.views import pending_half
-
-#: Each entry is in exactly one of these states, in the view ``entries``.
-STATES = ("ready", "inflight", "scheduled", "failed")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Messages of a group, or of all groups of an address, by state (H18)."""
-
-    #: can be delivered now
-    ready: int
-    #: held by an instance for its consumers
-    inflight: int
-    #: to be delivered later
-    scheduled: int
-    #: on their way to the dead letters
-    failed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,27 +158,42 @@ def change(connection: Connection, name: str, changes: Mapping[str, object]) -> 
 
 
 def all_addresses(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[AddressLine]:
-    """Return the addresses by name, those behind ``after`` and ``most`` at most, each with its messages counted: reads
-    all entries and undecided transactions.
+    """Return the addresses by name, those behind ``after`` and ``most`` at most, each with its messages counted. Reads
+    the undecided transactions, too.
     """
-    query = select(addresses_view).order_by(addresses_view.c.address).limit(most)
+    query = select(address).order_by(address.c.name).limit(most)
     if after is not None:
-        query = query.where(addresses_view.c.address > after)
+        query = query.where(address.c.name > after)
     with boundary():
         rows = connection.execute(query).all()
+        ids = [row.id for row in rows]
+        groups: dict[int, list[int]] = {each: [] for each in ids}
+        for of, group in connection.execute(_GROUPS_OF, {"ids": ids}):
+            groups[of].append(group)
+        pending: dict[int, int] = dict(connection.execute(_PENDING, {"ids": ids}).all())
+        counted = counts.of_groups(connection, [group for each in groups.values() for group in each])
     return [
         AddressLine(
-            name=row.address,
+            name=row.name,
             routing=row.routing,
             kind=row.kind,
             origin=row.origin,
             created_at=row.created_at,
-            groups=row.groups,
-            pending=row.pending,
-            counts=_counts(row),
+            groups=len(groups[row.id]),
+            pending=pending.get(row.id, 0),
+            counts=counts.total([counted[group].counts for group in groups[row.id] if group in counted]),
         )
         for row in rows
     ]
+
+
+_IDS = bindparam("ids", type_=ARRAY(Integer))
+_GROUPS_OF = select(consumer_group.c.address_id, consumer_group.c.id).where(consumer_group.c.address_id == any_(_IDS))
+_PENDING = (
+    select(pending_half.c.address_id, func.count())
+    .where(pending_half.c.address_id == any_(_IDS))
+    .group_by(pending_half.c.address_id)
+)
 
 
 def one_address(connection: Connection, name: str) -> AddressDetail | None:
@@ -189,7 +202,7 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         found = connection.execute(select(address).where(address.c.name == name)).one_or_none()
         if found is None:
             return None
-        groups = _groups(connection, groups_view.c.address_id == found.id)
+        groups = _groups(connection, address.c.id == found.id)
         undecided = connection.scalar(select(func.count()).where(pending_half.c.address_id == found.id))
     return AddressDetail(
         name=found.name,
@@ -205,7 +218,7 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         origin=found.origin,
         created_at=found.created_at,
         pending=undecided or 0,
-        counts=_total([group.counts for group in groups]),
+        counts=counts.total([group.counts for group in groups]),
         groups=groups,
     )
 
@@ -219,49 +232,43 @@ def all_groups(
 ) -> tuple[Group, ...]:
     """Return all consumer groups by address and name, or those of the address ``name``, with their messages counted:
     those behind ``after``, an address and a name, and ``most`` at most.
-
-    It reads their entries.
     """
-    wanted = true() if name is None else groups_view.c.address == name
+    wanted = true() if name is None else address.c.name == name
     if after is not None:
-        wanted &= tuple_(groups_view.c.address, groups_view.c.consumer_group) > after
+        wanted &= tuple_(address.c.name, consumer_group.c.name) > after
     with boundary():
         return _groups(connection, wanted, most)
 
 
 def _groups(connection: Connection, wanted: ColumnElement[bool], most: int | None = None) -> tuple[Group, ...]:
-    order = groups_view.c.address, groups_view.c.consumer_group
-    entries = select(entry.c.half_id).where(entry.c.group_id == groups_view.c.group_id)
-    first = entries.order_by(entry.c.id).limit(1).scalar_subquery().label("first")
-    rows = connection.execute(select(groups_view, first).where(wanted).order_by(*order).limit(most)).all()
+    of = select(address.c.name.label("address"), *[address.c[each].label(f"of_{each}") for each in _POLICIES])
+    query = of.add_columns(consumer_group).join_from(consumer_group, address).where(wanted)
+    rows = connection.execute(query.order_by(address.c.name, consumer_group.c.name).limit(most)).all()
+    counted = counts.of_groups(connection, [row.id for row in rows])
     moved = all_seeks(connection)
-    return tuple(
-        Group(
-            address=row.address,
-            name=row.consumer_group,
-            volatile=row.volatile,
-            created_at=row.created_at,
-            counts=_counts(row),
-            oldest_at=None if row.first is None else moment_of(row.first),
-            on_expiry=row.on_expiry,
-            max_attempts=row.max_attempts,
-            retry=row.retry,
-            own_policies=tuple(row.own_policies),
-            seek=moved.get(row.group_id),
-            paused_at=row.paused_at,
-            paused_by=row.paused_by,
-            paused_for=row.paused_for,
-        )
-        for row in rows
+    return tuple(_group(row, *counted[row.id], moved.get(row.id)) for row in rows if row.id in counted)
+
+
+#: policies of an address that a group can have of its own
+_POLICIES = ("on_expiry", "max_attempts", "retry")
+
+
+def _group(row: Row[Any], counted: Counts, first: int | None, seek: Seek | None) -> Group:
+    own = {each: value for each in _POLICIES if (value := getattr(row, each)) is not None}
+    return Group(
+        address=row.address,
+        name=row.name,
+        volatile=row.instance_id is not None,
+        created_at=row.created_at,
+        counts=counted,
+        oldest_at=None if first is None else moment_of(first),
+        own_policies=tuple(own),
+        seek=seek,
+        paused_at=row.paused_at,
+        paused_by=row.paused_by,
+        paused_for=row.paused_for,
+        **{each: getattr(row, f"of_{each}") for each in _POLICIES} | own,
     )
-
-
-def _counts(row: Row[tuple[object, ...]]) -> Counts:
-    return Counts(**{state: int(getattr(row, state)) for state in STATES})
-
-
-def _total(counts: Sequence[Counts]) -> Counts:
-    return Counts(**{state: sum(getattr(each, state) for each in counts) for state in STATES})
 
 
 # Administration of consumer groups: find one, change its policies.

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Connection, Select, any_, cast, delete, func, insert, select, text
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from store import audit, channels, partitions
+from store import audit, channels, counts, partitions
 from store.asking import Query, nothing
 from store.audit import Action
 from store.commit.terms import DeliveryTerms, key_of
@@ -54,6 +54,8 @@ class Box:
 
     name: str
     letters: int
+    #: ``letters`` is PostgreSQL's estimate: there are more than are counted
+    estimated: bool
     #: when the oldest one became a dead letter
     oldest: datetime | None
 
@@ -113,27 +115,21 @@ class Replayed:
 
 def boxes(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Box]:
     """Return the addresses of dead letters, by name: those behind ``after``, and ``most`` at most."""
-    counted = (
-        select(consumer_group.c.address_id, func.count().label("letters"), func.min(entry.c.half_id).label("oldest"))
-        .join(entry, entry.c.group_id == consumer_group.c.id)
-        .where(consumer_group.c.name == "", consumer_group.c.address_id.in_(_boxes(address.c.id)))
-        .group_by(consumer_group.c.address_id)
-        .subquery()
-    )
-    query = _boxes(address.c.name, func.coalesce(counted.c.letters, 0).label("letters"), counted.c.oldest)
-    query = query.outerjoin_from(address, counted, counted.c.address_id == address.c.id)
+    query = select(address.c.name, consumer_group.c.id).join_from(address, consumer_group).where(*_OF_LETTERS)
     if after is not None:
         query = query.where(address.c.name > after)
     with boundary():
         rows = connection.execute(query.order_by(address.c.name).limit(most)).all()
-    return [
-        Box(name=row.name, letters=row.letters, oldest=None if row.oldest is None else moment_of(row.oldest))
-        for row in rows
-    ]
+        counted = counts.of_groups(connection, [row.id for row in rows])
+    return [_box(row.name, counted[row.id]) for row in rows if row.id in counted]
 
 
-def _boxes(*columns: object) -> Select[tuple[object, ...]]:
-    return select(*columns).where(address.c.origin == "dead-letter")  # type: ignore[call-overload,no-any-return]
+_OF_LETTERS = address.c.origin == "dead-letter", consumer_group.c.name == ""
+
+
+def _box(name: str, line: counts.Line) -> Box:
+    oldest = None if line.first is None else moment_of(line.first)
+    return Box(name=name, letters=line.counts.all, estimated=line.counts.estimated, oldest=oldest)
 
 
 def group_of(connection: Connection, name: str) -> int | None:
@@ -142,7 +138,7 @@ def group_of(connection: Connection, name: str) -> int | None:
         return connection.scalar(
             select(consumer_group.c.id)
             .join(address, address.c.id == consumer_group.c.address_id)
-            .where(address.c.name == name, address.c.origin == "dead-letter", consumer_group.c.name == "")
+            .where(address.c.name == name, *_OF_LETTERS)
         )
 
 

@@ -6,7 +6,6 @@ What each question costs follows what waits, or what was decided since the last 
 from __future__ import annotations
 
 import copy
-import json
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations, runs, watched
+from store.counts import BY_STATE, estimate
 from store.database import BY_INDEX, Patience, connected
 from store.errors import SchemaMismatch, StoreError, boundary
 from store.ids import EPOCH_MS
@@ -154,7 +154,7 @@ def entries(connection: Connection, *, named: int = MOST_NAMED, most: int = MOST
                         from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
                         {THROUGH}
                        cross join lateral (
-                         select count(*) as counted, {_by_state("e.state")}
+                         select count(*) as counted, {BY_STATE}
                            from (select {STATE} as state from {SCHEMA}.entry e
                                   where e.group_id = g.id order by e.id limit :most) e) c),
                     placed as (
@@ -188,14 +188,9 @@ def paused(connection: Connection, *, named: int = MOST_NAMED) -> tuple[PausedFi
     return tuple(PausedFigures(row.address, row.consumer_group, max(0.0, row.seconds)) for row in rows)
 
 
-def _by_state(column: str) -> str:
-    states = ("ready", "inflight", "scheduled", "failed")
-    return ", ".join(f"count(*) filter (where {column} = '{state}') as {state}" for state in states)
-
-
 def _figures(connection: Connection, row: Row[Any], named: int, most: int) -> GroupFigures:
     more = row.more or ()
-    rest = sum(max(0, _estimate(connection, group) - most) for group in more)
+    rest = sum(max(0, estimate(connection, group) - most) for group in more)
     own = row.place <= named
     return GroupFigures(
         address=row.address if own else None,
@@ -206,13 +201,6 @@ def _figures(connection: Connection, row: Row[Any], named: int, most: int) -> Gr
         failed=int(row.failed),
         estimated=len(more),
     )
-
-
-def _estimate(connection: Connection, group: int) -> int:
-    """Return how many entries the group has by PostgreSQL's statistics."""
-    plan = connection.scalar(text(f"explain (format json) select from {SCHEMA}.entry where group_id = {int(group)}"))
-    parsed = json.loads(plan) if isinstance(plan, str) else plan
-    return int(parsed[0]["Plan"]["Plan Rows"]) if parsed else 0
 
 
 def dead_letters(connection: Connection, *, named: int = MOST_NAMED) -> tuple[AddressFigures, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ARRAY, BigInteger, Boolean, DateTime, Integer, Text, Uuid, column, table
+from sqlalchemy import BigInteger, Integer, Uuid, column, table
 
 from store.commit import terms
 from store.schema import SCHEMA
@@ -17,40 +17,6 @@ STATE = f"""case when e.failed is not null then 'failed'
 #: ``r``, for a group ``g``.
 THROUGH = f"""left join lateral (select max(n.read_through) as through from {SCHEMA}.group_read n
                         where n.group_id = g.id and n.instance_id = g.holder) r on true"""
-
-_COUNTS = [column(name, Integer) for name in ("ready", "inflight", "scheduled", "failed")]
-
-groups = table(
-    "groups",
-    column("address", Text),
-    column("consumer_group", Text),
-    column("volatile", Boolean),
-    *_COUNTS,
-    column("created_at", DateTime(timezone=True)),
-    column("address_id", Integer),
-    column("group_id", Integer),
-    column("on_expiry", Text),
-    column("max_attempts", Integer),
-    column("retry", Text),
-    column("own_policies", ARRAY(Text)),
-    column("paused_at", DateTime(timezone=True)),
-    column("paused_by", Text),
-    column("paused_for", Text),
-    schema=SCHEMA,
-)
-
-addresses = table(
-    "addresses",
-    column("address", Text),
-    column("routing", Text),
-    column("kind", Text),
-    column("origin", Text),
-    column("groups", Integer),
-    column("pending", Integer),
-    *[column(each.name, Integer) for each in _COUNTS],
-    column("created_at", DateTime(timezone=True)),
-    schema=SCHEMA,
-)
 
 pending_half = table(
     "pending_half",

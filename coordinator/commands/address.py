@@ -14,10 +14,10 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    about,
     asked,
     print_json,
     print_pairs,
-    print_rows,
     print_table,
 )
 
@@ -70,8 +70,6 @@ CheckMost = Annotated[
 ]
 
 app = typer.Typer(help="Make addresses and look at them.", no_args_is_help=True)
-
-_COUNTS = ("ready", "inflight", "scheduled", "failed")
 
 
 @app.command()
@@ -179,9 +177,13 @@ def list_(
 ) -> None:
     """List the addresses with their messages counted."""
     from coordinator import answers
+    from store.counts import STATES
 
-    lines = asked(answers.all_addresses, config, database_url, data_dir, work="counting")
-    print_rows(lines, ("name", "routing", "kind", "origin", "groups", "pending", *_COUNTS), as_json=as_json)
+    lines = asked(answers.all_addresses, config, database_url, data_dir)
+    if as_json:
+        print_json(lines)
+    else:
+        print_table(about(lines), ("name", "routing", "kind", "origin", "groups", "pending", *STATES))
 
 
 @app.command()
@@ -194,18 +196,19 @@ def show(
 ) -> None:
     """Show one address, its policies and its consumer groups."""
     from coordinator import answers
+    from store.counts import STATES
 
-    detail = asked(answers.one_address, config, database_url, data_dir, work="counting", name=name)
+    detail = asked(answers.one_address, config, database_url, data_dir, name=name)
     if as_json:
         print_json(detail)
         return
-    groups = detail.pop("groups")
-    print_pairs(detail)
+    groups = [{**group, "group": group["name"] or "(default)"} for group in about(detail.pop("groups"))]
+    (shown,) = about([detail])
+    del shown["estimated"]
+    print_pairs(shown)
     if groups:
         typer.echo()
-        print_table(
-            [{**group, "group": group["name"] or "(default)"} for group in groups], ("group", "volatile", *_COUNTS)
-        )
+        print_table(groups, ("group", "volatile", *STATES))
 
 
 @app.command()

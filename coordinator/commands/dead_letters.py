@@ -13,10 +13,12 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    about,
     asked,
     fail,
     print_json,
     print_rows,
+    print_table,
     store,
 )
 
@@ -41,8 +43,11 @@ def list_(
     """List the addresses of dead letters, with how many they have."""
     from coordinator import answers
 
-    lines = asked(answers.all_dead_letters, config, database_url, data_dir, work="counting")
-    print_rows(lines, ("name", "letters", "oldest"), as_json=as_json)
+    lines = asked(answers.all_dead_letters, config, database_url, data_dir)
+    if as_json:
+        print_json(lines)
+    else:
+        print_table(about(lines, "letters"), ("name", "letters", "oldest"))
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,14 +12,11 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
+    about,
     asked,
     print_json,
     print_table,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 app = typer.Typer(help="Look at consumer groups, and change them.", no_args_is_help=True)
 
@@ -44,9 +41,9 @@ def list_(
 ) -> None:
     """List the consumer groups with their messages counted, and their policies: their own, or the address's."""
     from coordinator import answers, changes
-    from store import addresses
+    from store.counts import STATES
 
-    lines = asked(answers.all_groups, config, database_url, data_dir, work="counting", address=address)
+    lines = asked(answers.all_groups, config, database_url, data_dir, address=address)
     if as_json:
         print_json(lines)
     else:
@@ -58,9 +55,9 @@ def list_(
                     "moved": _moved(line["seek"]),
                     "paused": None if line["paused_at"] is None else changes.since(line),
                 }
-                for line in lines
+                for line in about(lines)
             ],
-            (*("address", "group", "volatile"), *addresses.STATES, *_POLICIES, "moved", "paused"),
+            (*("address", "group", "volatile"), *STATES, *_POLICIES, "moved", "paused"),
         )
 
 

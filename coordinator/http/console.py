@@ -75,15 +75,9 @@ def list_addresses(store: Store, request: Request, after: After = None) -> Respo
 
 @pages.get("/address")
 def show_address(store: Store, request: Request, name: str) -> Response:
-    try:
-        with store.asked() as connection:
-            shown = answers.one_address(connection, name)
-            links = answers.links_of(connection, name, _MOST + 1)
-    except Refused as error:
-        if error.status is not HTTPStatus.SERVICE_UNAVAILABLE:
-            raise
-        # Where so much waits that it cannot be counted in time, what can be done is there all the same.
-        return page(request, "problem", error.status, title=f"Address {name}", said=str(error), name=name)
+    with store.asked() as connection:
+        shown = answers.one_address(connection, name)
+        links = answers.links_of(connection, name, _MOST + 1)
     return page(request, "address", HTTPStatus.OK, of=shown, links=links[:_MOST], more=len(links) > _MOST)
 
 

@@ -45,7 +45,7 @@ class Page(APIRoute):
             except RequestValidationError as error:
                 found = (f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
                 status, said = HTTPStatus.BAD_REQUEST, "; ".join(found)
-            return page(request, "problem", status, title=status.phrase, said=said, name=None)
+            return page(request, "problem", status, title=status.phrase, said=said)
 
         return answer_or_say_why
 

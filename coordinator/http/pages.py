@@ -76,6 +76,11 @@ def _count(number: float | None) -> str | None:
     return None if number is None else f"{number:,.0f}"
 
 
+def _about(number: int, estimated: bool) -> int | str:
+    """Say of a number whether it is partly estimated."""
+    return f"about {number:,}" if estimated else number
+
+
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
@@ -85,7 +90,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters.update(age=_age, count=_count, moment=moment)
+    environment.filters.update(about=_about, age=_age, count=_count, moment=moment)
     environment.globals.update(link=link, separator=GROUP_SEPARATOR)
     return environment
 

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, func, insert, text, update
 from typer.testing import CliRunner
 
 from coordinator.__main__ import app
-from store import addresses, undecided
-from store.addresses import Counts
+from store import addresses, counts, dead_letters, undecided
+from store.counts import Counts
 from store.database import connected
 from store.errors import (
     AddressExists,
@@ -91,6 +91,47 @@ def test_messages_are_counted_by_state(database: Connection, rows: Rows) -> None
     assert lines["orders"].counts == found.counts
     assert lines["orders"].groups == 2
     assert lines["empty"].counts == Counts(ready=0, inflight=0, scheduled=0, failed=0)
+
+
+@pytest.mark.rule("H18")
+def test_so_many_messages_of_each_group_are_counted_and_the_others_estimated(
+    database: Connection, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lists, and pages of the console, read of the store does not follow what waits."""
+    long, short = rows.queue("long"), rows.queue("long", group="short")
+    letters = rows.queue("%DLQ%long")
+    for group in (long, letters):
+        database.execute(
+            text(
+                "insert into coordinator.entry (group_id, id, half_id) select :g, n, n from generate_series(1, 5000) n"
+            ),
+            {"g": group},
+        )
+    rows.entry(short, failed="x")
+    database.execute(text("update coordinator.address set origin = 'dead-letter' where name like '%DLQ%long'"))
+    database.execute(text("update coordinator.entry set lease = 7 where id <= 3"))
+    database.commit()
+    database.execute(text("analyze coordinator.entry"))
+    database.commit()
+    monkeypatch.setattr(counts, "MOST_COUNTED", 20)
+    monkeypatch.setattr(counts, "MOST_OF_MANY", 4)
+    few, failed = (each.counts for each in addresses.all_groups(database, "long"))
+    assert (few.estimated, few.inflight, few.failed) == (True, 3, 0)
+    assert few.ready == pytest.approx(5000, rel=0.1)
+    assert failed == Counts(failed=1)
+    found = addresses.one_address(database, "long")
+    assert found is not None
+    assert found.counts == counts.total([few, failed])
+    assert {line.name: line.counts.estimated for line in addresses.all_addresses(database)} == {
+        "%DLQ%long": True,
+        "long": True,
+    }
+    (box,) = dead_letters.boxes(database)
+    assert box.estimated
+    assert box.letters == pytest.approx(5000, rel=0.1)
+    monkeypatch.setattr(counts, "MOST_COUNTED", 20_000)
+    (box,) = dead_letters.boxes(database)
+    assert (box.letters, box.estimated) == (5000, False)
 
 
 def test_an_unknown_address(database: Connection) -> None:

@@ -430,6 +430,17 @@ def run_of(connection: Connection, number: int) -> runs.Stored:
     return found
 
 
+def report(connection: Connection, *, run: int) -> bytes:
+    """Return the report of a run, HTML packed by gzip.
+
+    :raises Unknown: there is no such run, or it has none.
+    """
+    found = runs.report_of(connection, run_of(connection, run).id)
+    if found is None:
+        raise Unknown(f"run {run} has no report: coordinator watch writes none")
+    return found
+
+
 def _kinds(found: runs.Stored) -> dict[str, int]:
     """Return how many findings of each kind a run has."""
     counted: dict[str, int] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from coordinator import acts, answers, changes
+from coordinator import acts, answers, changes, message_ids
 
 #: Where the paths of all begin.
 ROOT = "/api/v1"
@@ -62,6 +62,7 @@ READS = (
     Operation("/findings/{run}", "findings list, one of them", answers.one_run),
     Operation("/findings/{run}/findings", "findings show", answers.findings),
     Operation("/groups", "group list", answers.all_groups),
+    Operation("/messages", "message show --since --no-archive", message_ids.messages),
     Operation("/messages/{half_id}", "message show --no-archive", answers.message),
     Operation("/permissions", "permission list", answers.all_permissions),
     Operation("/schedules", "schedule list", answers.all_schedules),

@@ -176,8 +176,8 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render(run: Run) -> str:
-    """Return the report as HTML."""
+def render(run: Run, *, alone: bool = False) -> str:
+    """Return the report as HTML. ``alone``: its files are not beside it, and it has no links to them."""
     found = run.findings
     folder = Path(__file__).parent
     return (
@@ -185,6 +185,7 @@ def render(run: Run) -> str:
         .get_template("report.html.j2")
         .render(
             run=run,
+            alone=alone,
             since=None if run.period.since <= BEGINNING else run.period.since,
             until=None if run.period.until >= END else run.period.until,
             totals=run.metrics.totals,

@@ -33,6 +33,8 @@ COLUMNS: Final = (
 _RIGHTS: Final = ("select", "insert", "update", "delete")
 #: Of ``coordinator reconcile``: the findings of ``coordinator watch`` are a run that has no end.
 _REPEATED: Final = run.c.watch_id.is_(None)
+#: a run without its report, which may have some hundred kB
+_RUN: Final = select(*[each for each in run.c if each.name != "report"])
 
 
 class CannotStore(StoreError):
@@ -110,9 +112,16 @@ def check_rights(connection: Connection, *tables: str) -> None:
         raise CannotStore("the database's role may make no temporary table; let its owner run: grant temporary on ...")
 
 
-def store(connection: Connection, of: Run, found: Iterable[Mapping[str, Any]], *, kept: int = KEPT) -> int:
-    """Store a run and its findings, mappings with :data:`COLUMNS`, in place of one over the same period with the same
-    books; the oldest beyond ``kept`` go. Commits, once. Returns its number.
+def store(
+    connection: Connection,
+    of: Run,
+    found: Iterable[Mapping[str, Any]],
+    *,
+    report: bytes | None = None,
+    kept: int = KEPT,
+) -> int:
+    """Store a run, its findings, mappings with :data:`COLUMNS`, and its ``report``, HTML packed by gzip, in place of
+    one over the same period with the same books; the oldest beyond ``kept`` go. Commits, once. Returns its number.
 
     :raises Superseded: that one read the store later; nothing was changed.
     """
@@ -127,7 +136,7 @@ def store(connection: Connection, of: Run, found: Iterable[Mapping[str, Any]], *
         # runs are stored one after the other
         # lock order: 10
         connection.execute(text(f"lock table {SCHEMA}.run in share row exclusive mode"))
-        number = _enter(connection, of, counts)
+        number = _enter(connection, of, counts, report)
         _merge(connection, number, counts.total())
         old = select(run.c.id).where(_REPEATED).order_by(run.c.seen_at.desc(), run.c.id.desc()).offset(kept)
         connection.execute(delete(run).where(run.c.id.in_(old)))
@@ -153,7 +162,7 @@ def _without_nul(value: object) -> object:
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
 
 
-def _enter(connection: Connection, of: Run, counts: Mapping[tuple[str, str], int]) -> int:
+def _enter(connection: Connection, of: Run, counts: Mapping[tuple[str, str], int], report: bytes | None) -> int:
     made = insert(run).values(
         since=of.since,
         until=of.until,
@@ -164,8 +173,9 @@ def _enter(connection: Connection, of: Run, counts: Mapping[tuple[str, str], int
             {"kind": kind, "severity": severity, "findings": count}
             for (kind, severity), count in sorted(counts.items())
         ],
+        report=report,
     )
-    given = {name: made.excluded[name] for name in ("seen_at", "stored_at", "version", "counts")}
+    given = {name: made.excluded[name] for name in ("seen_at", "stored_at", "version", "counts", "report")}
     again = made.on_conflict_do_update(
         constraint="run_period_key", set_=given, where=run.c.seen_at <= made.excluded.seen_at
     )
@@ -194,21 +204,29 @@ def _merge(connection: Connection, number: int, total: int) -> None:
 def runs(connection: Connection) -> list[Stored]:
     """Return all stored runs, the last to read the store first."""
     with boundary():
-        rows = connection.execute(select(run).order_by(run.c.seen_at.desc(), run.c.id.desc())).all()
+        rows = connection.execute(_RUN.order_by(run.c.seen_at.desc(), run.c.id.desc())).all()
         connection.rollback()
     return [_stored(row) for row in rows]
 
 
 def run_of(connection: Connection, number: int) -> Stored | None:
     with boundary():
-        row = connection.execute(select(run).where(run.c.id == number)).one_or_none()
+        row = connection.execute(_RUN.where(run.c.id == number)).one_or_none()
         connection.rollback()
     return None if row is None else _stored(row)
 
 
+def report_of(connection: Connection, number: int) -> bytes | None:
+    """Return the report of a run, HTML packed by gzip; None: it has none."""
+    with boundary():
+        found = connection.scalar(select(run.c.report).where(run.c.id == number))
+        connection.rollback()
+    return found
+
+
 def last(connection: Connection) -> Stored | None:
     """Return the run that read the store last, except that of ``coordinator watch``."""
-    newest = select(run).where(_REPEATED).order_by(run.c.seen_at.desc(), run.c.id.desc()).limit(1)
+    newest = _RUN.where(_REPEATED).order_by(run.c.seen_at.desc(), run.c.id.desc()).limit(1)
     with boundary():
         row = connection.execute(newest).one_or_none()
         connection.rollback()

@@ -745,6 +745,8 @@ run = Table(
     Column("counts", JSONB, nullable=False),
     # Not null: the run has the findings of coordinator watch so far (table watch), which are only added to.
     Column("watch_id", Uuid),
+    # Its report, HTML packed by gzip; null: it has none, as that of coordinator watch.
+    Column("report", LargeBinary),
     UniqueConstraint("since", "until", "books", "watch_id", name="run_period_key", postgresql_nulls_not_distinct=True),
 )
 

@@ -4,6 +4,7 @@ they show.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import time
@@ -34,6 +35,8 @@ from tests.wire.peer import Peer
 from tests.wire.queues import dead_letters, later
 from tests.wire.types import Symbol
 
+#: what a run has for its report
+REPORT = b"<!doctype html><title>Reconciliation</title><script>document.title += ' ran'</script>"
 #: of an operator
 TOKEN = api.OPERATOR
 #: connections are listed at once
@@ -94,7 +97,7 @@ class Page(HTMLParser):
         return [
             path
             for each in self.all_of("a")
-            if "download" not in each and not (path := each["href"] or "").startswith("#")
+            if not each.keys() & {"download", "target"} and not (path := each["href"] or "").startswith("#")
         ]
 
     @property
@@ -125,7 +128,9 @@ class Operator:
         with answer:
             place = urlsplit(answer.url)
             asked = place.path + (f"?{place.query}" if place.query else "")
-            return Page(asked, answer.status, answer.headers, answer.read().decode())
+            read = answer.read()
+            html = gzip.decompress(read) if answer.headers["Content-Encoding"] == "gzip" else read
+            return Page(asked, answer.status, answer.headers, html.decode())
 
     def raw(self, path: str) -> str:
         """What is no page."""
@@ -219,7 +224,7 @@ def _store_run(service: Service, value: str) -> None:
     now = datetime.now(UTC)
     of = runs.Run(since=None, until=None, books=(printable(value),), seen_at=now, version="1.2.3")
     with connected(running_url(service.data_dir)) as connection:
-        runs.store(connection, of, [row])
+        runs.store(connection, of, [row], report=gzip.compress(REPORT))
 
 
 def until_listed(operator: Operator, count: int) -> None:

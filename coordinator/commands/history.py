@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from uuid import UUID
 
 import typer
 
@@ -34,16 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from coordinator.answers import Answer
-    from coordinator.timeline import Timeline
-    from store.archive.reading import Archived
-    from store.history import Message
 
-#: digits of a message-id that is a number
-_LONGEST_NUMBER = 20
-#: What JMS clients put before a message-id.
-_OF_JMS = re.compile(r"ID:AMQP_(UUID|ULONG|BINARY|STRING|NO_PREFIX):")
-#: Lives of messages with one message-id.
-_MOST_LIVES = 20
 _COLUMNS = ("at", "what", "message", "group", "detail")
 
 messages = typer.Typer(help="Look at a message, and retire one by hand.", no_args_is_help=True)
@@ -139,32 +127,31 @@ def show_message(
 
     Archive and exit status: as of coordinator transaction show.
     """
-    from coordinator import answers
+    from coordinator import answers, message_ids
 
     if since is None and until is not None:
         fail("--until: give --since, too; together they say where to look for a client's message-id", 2)
-    bounds = None if since is None else _bounds(since, until)
-    half_id = 0 if bounds is not None else _half_id(message)
-    work: Work = "brief" if bounds is None else "long"
-    told = (
-        None
-        if bounds is not None or archive
-        else by_api(answers.message, config, database_url, data_dir, status=2, half_id=half_id)
-    )
-    found: list[Any] = [told]
-    if told is None:
+    now = datetime.now(UTC)
+    first, last = given_moment("--since", since, now, None), given_moment("--until", until, now, now)
+    run: Callable[..., Any]
+    wanted: dict[str, Any]
+    if first is not None:
+        run, wanted = message_ids.messages, {"message_id": message, "since": first, "until": last}
+    else:
+        run, wanted = answers.message, {"half_id": _half_id(message)}
+    found = None if archive else by_api(run, config, database_url, data_dir, status=2, **wanted)
+    if found is None:
+        work: Work = "brief" if first is None else "long"
         with (
             store(config, database_url, data_dir, work=work, status=2) as connection,
             _root(connection, archive, no_archive) as root,
         ):
-            if bounds is None:
-                found = [answers.message(connection, half_id, root).plain()]
-            else:
-                found = [each.plain() for each in _by_message_id(connection, root, message, *bounds)]
+            told = run(connection, **wanted, root=root)
+            found = [each.plain() for each in told] if isinstance(told, list) else told.plain()
     if as_json:
-        print_json(found if bounds is not None else found[0])
+        print_json(found)
         return
-    for number, line in enumerate(found):
+    for number, line in enumerate(found if isinstance(found, list) else [found]):
         typer.echo("\n" if number else "", nl=False)
         _print(line)
 
@@ -190,87 +177,6 @@ def _root(connection: Connection, given: Path | None, off: bool) -> Iterator[Pat
         yield None if off else given or days.folder(connection)
     except ArchiveUnusable as error:
         fail(f"{error}; --no-archive shows what the store itself has", 2)
-
-
-def _bounds(since: str, until: str | None) -> tuple[datetime, datetime]:
-    now = datetime.now(UTC)
-    first, last = given_moment("--since", since, now, now), given_moment("--until", until, now, now)
-    if first >= last:
-        fail(f"--since, --until: {first.isoformat()} is not before {last.isoformat()}", 2)
-    return first, last
-
-
-def _by_message_id(
-    connection: Connection, root: Path | None, text: str, since: datetime, until: datetime
-) -> list[Timeline]:
-    from coordinator.timeline import of_message, unread
-    from store import history as known
-    from store.archive.reading import Archived
-
-    bare = _OF_JMS.sub("", text, count=1)
-    if not bare:
-        fail(f"MESSAGE: expected the message-id that a client gave, not {text!r}", 2)
-    known.begin(connection)
-    archive = Archived(connection, root)
-    candidates = known.having(connection, _octets(bare), since, until, archive)
-    fitting = (each.half_id for each in candidates if _has_message_id(connection, each, bare))
-    halves = list(islice(fitting, _MOST_LIVES))
-    found = [line for half_id in halves if (line := of_message(connection, half_id, root)) is not None]
-    if not found:
-        fail(_why_none(connection, archive, text, since, until))
-    for line in found:
-        line.notes += [note for note in unread(archive) if note not in line.notes]
-    return found
-
-
-def _why_none(connection: Connection, archive: Archived, text: str, since: datetime, until: datetime) -> str:
-    from coordinator.timeline import as_utc, unread
-    from store import retention
-
-    why = [f"no message with the message-id {text[:80]!r} was posted from {as_utc(since)} to {as_utc(until)}"]
-    kept_since = retention.messages_kept_since(connection)
-    if kept_since is not None and kept_since > since:
-        why.append(f"messages are kept since {as_utc(kept_since)}")
-    if read := archive.messages_read:
-        why.append(f"the archive was read, {len(read)} days from {read[0].isoformat()} to {read[-1].isoformat()}")
-    return "; ".join(why + unread(archive))
-
-
-def _octets(message_id: str) -> list[bytes]:
-    """Return the possible forms of a message-id (3.2.4): the text, or the number, UUID or octets it stands for."""
-    found = [message_id.encode(errors="surrogateescape")]
-    with suppress(ValueError):
-        found.append(UUID(message_id).bytes)
-    with suppress(ValueError):
-        found.append(bytes.fromhex(message_id.removeprefix("0x")))
-    if message_id.isascii() and message_id.isdigit() and (number := int(message_id[:_LONGEST_NUMBER])) < 1 << 64:
-        found.append(bytes.fromhex(f"{number:016x}") if number > 255 else bytes((0x53, number)) if number else b"\x44")
-    return [each for each in found if each]
-
-
-def _has_message_id(connection: Connection, message: Message, message_id: str) -> bool:
-    """Return whether the message has this message-id, and not the text elsewhere. Of an archived one only the head is
-    examined.
-    """
-    from coordinator.heads import whole_head
-    from store.codec.encoding import DecodeError
-    from store.codec.message import PROPERTIES, fields_of, sections
-
-    with suppress(DecodeError):
-        whole = message.head
-        if not message.archived:
-            whole = whole_head(connection, message.half_id, whole, message.octets)
-        for code, _, value, _ in sections(whole, PROPERTIES):
-            if code == PROPERTIES:
-                (first, *_) = fields_of(whole, value, PROPERTIES) or [None]
-                return _written(first, message_id)
-    return False
-
-
-def _written(value: object, message_id: str) -> bool:
-    if isinstance(value, bytes):
-        return value in _octets(message_id)[1:]
-    return value is not None and str(value) == message_id
 
 
 def _print(plain: Answer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -85,7 +86,8 @@ def reconcile(
         bool,
         typer.Option(
             "--store",
-            help="Store the findings, too, for coordinator findings and coordinator repair --run: all else only reads.",
+            help="Store the findings and the report, too, for coordinator findings, coordinator repair --run and the "
+            "console: all else only reads.",
         ),
     ] = False,
     master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
@@ -262,6 +264,7 @@ def _stored(url: str, run: Run, period: Period, out: Path) -> str:
     """Store what the report in ``out`` has; return a line that says so. Ends the command if that cannot be done."""
     from spark.period import BEGINNING, END
     from spark.read_back import ReportUnusable, read_report
+    from spark.report import render
     from store import runs
     from store.database import connected
     from store.errors import StoreError
@@ -275,7 +278,8 @@ def _stored(url: str, run: Run, period: Period, out: Path) -> str:
     )
     try:
         with connected(url, application_name="coordinator reconcile") as connection:
-            number = runs.store(connection, of, read_report(out).findings())
+            packed = gzip.compress(render(run, alone=True).encode())
+            number = runs.store(connection, of, read_report(out).findings(), report=packed)
     except runs.Superseded as error:
         return f"not stored: {error}"
     except (StoreError, ReportUnusable) as error:

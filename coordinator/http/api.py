@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from coordinator import answers
+from coordinator import answers, message_ids
 from coordinator.http.problems import Refused, refused
 from coordinator.operations import ROOT
 from store import health, migrations
@@ -29,6 +29,8 @@ from store.errors import StoreError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from coordinator.timeline import Timeline
+
 _Value = TypeVar("_Value")
 #: Requests that ask the store at one time; so many connections more than the workers' the database has to have.
 _MOST_ASKING = 2
@@ -37,6 +39,7 @@ _TURN_SECONDS = 5.0
 _PATIENCE = Patience(connect_seconds=5, statement_seconds=5.0, lock_seconds=2.0, answer_seconds=8.0)
 
 Time = Annotated[str | None, Query(description="2026-03-01, 2026-03-01T12:00Z, or 24h (ago).")]
+Since = Annotated[str, Query(description="As until; the shorter the time, the less is read.")]
 After = Annotated[str | None, Query(description="What follows this key alone: that of the last one of a page.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="So many at most.")]
 
@@ -114,6 +117,22 @@ def show_transaction(store: Store, txn_id: str, limit: Limit = 100) -> Response:
     wanted = _read(answers.txn_id_of, txn_id)
     with store.asked() as connection:
         return answer(answers.transaction(connection, wanted, limit).plain())
+
+
+@routes.get("/messages", summary="coordinator message show --since --no-archive")
+def find_messages(store: Store, message_id: str, since: Since = "1h", until: Time = None) -> Response:
+    return answer([each.plain() for each in having_message_id(store, message_id, since, until)])
+
+
+def having_message_id(store: Asking, message_id: str, since: str, until: str | None) -> list[Timeline]:
+    """Return the lives of the messages that were posted in this time, as a person has written it.
+
+    :raises Refused: there is none, what is written is wrong, or the store takes too long.
+    """
+    now = datetime.now(UTC)
+    first, last = (_read(partial(answers.moment, now=now), each) for each in (since, until or "0s"))
+    with store.asked() as connection:
+        return message_ids.messages(connection, message_id=message_id, since=first, until=last)
 
 
 @routes.get("/messages/{half_id}", summary="coordinator message show --no-archive")

@@ -14,14 +14,15 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse, StreamingResponse
 
 from coordinator import answers
-from coordinator.http.api import FOR_OPERATORS, After, Limit, Store
+from coordinator.address.addresses import GROUP_SEPARATOR
+from coordinator.http.api import FOR_OPERATORS, After, Limit, Store, having_message_id
 from coordinator.http.charts import charts
 from coordinator.http.entrance import Page, admit
 from coordinator.http.pages import ROOT, link, page
 from coordinator.http.problems import Refused
 from coordinator.process.measuring import Measuring
 from coordinator.timeline import why_undecided
-from store import health
+from store import addresses, health
 
 #: lines of a list on one page
 _MOST = 100
@@ -29,6 +30,14 @@ _MOST_PERMISSIONS = 1000
 Number = Annotated[int, Query(ge=0, lt=1 << 63)]
 #: percent of the disk; with fewer free, an operator must look
 _FEWEST_FREE = 10
+
+
+#: The report itself allows less (``spark/report.html.j2``).
+_OF_A_REPORT = {
+    "Content-Encoding": "gzip",
+    "Content-Security-Policy": "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; sandbox allow-scripts allow-downloads; frame-ancestors 'none'",
+}
 
 
 #: For those who have logged in. The application has ``measuring`` in its ``state``.
@@ -51,7 +60,7 @@ def overview(store: Store, request: Request) -> Response:
 
 
 @pages.get("/find")
-def find(what: str) -> Response:
+def find(store: Store, what: str) -> Response:
     """Lead to what an id or a name stands for."""
     text = what.strip()
     for name, read in (
@@ -63,7 +72,10 @@ def find(what: str) -> Response:
             return RedirectResponse(link(name, id=str(read(text))), HTTPStatus.SEE_OTHER)
         except answers.Malformed:
             continue
-    return RedirectResponse(link("address", name=text), HTTPStatus.SEE_OTHER)
+    with store.asked() as connection:
+        known = addresses.kind_of(connection, text.partition(GROUP_SEPARATOR)[0]) is not None
+    place = link("address", name=text.partition(GROUP_SEPARATOR)[0]) if known else link("messages", message_id=text)
+    return RedirectResponse(place, HTTPStatus.SEE_OTHER)
 
 
 @pages.get("/addresses")
@@ -110,6 +122,19 @@ def show_transaction(store: Store, request: Request, id: str, limit: Limit = 100
     return page(request, "life", title=f"Transaction {wanted}", life=life, sections=[])
 
 
+@pages.get("/messages")
+def find_messages(
+    store: Store, request: Request, message_id: str, since: str = "1h", until: str | None = None
+) -> Response:
+    lives, said, status = [], "", HTTPStatus.OK
+    try:
+        lives = having_message_id(store, message_id, since, until)
+    except Refused as error:
+        said, status = str(error), error.status
+    asked = {"message_id": message_id, "since": since, "until": until}
+    return page(request, "messages", status, lives=lives, said=said, **asked)
+
+
 @pages.get("/message")
 def show_message(store: Store, request: Request, id: str) -> Response:
     wanted = answers.half_id_of(id)
@@ -154,8 +179,7 @@ async def export_letters(store: Store, request: Request, name: str) -> Response:
             found = await run_in_threadpool(piece, after)
 
     first = await run_in_threadpool(piece, 0)
-    if not request.state.last():
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "others download, and watch; try again later")
+    _let_last(request)
     named = {"Content-Disposition": 'attachment; filename="letters.jsonl"'}
     return StreamingResponse(lines(first), media_type="application/jsonl", headers=named)
 
@@ -235,6 +259,21 @@ def list_findings(store: Store, request: Request, run: Number, kind: str | None 
     return _list(request, "findings", lines, lambda line: line["number"], of=of)
 
 
+@pages.get("/report")
+async def show_report(store: Store, request: Request, run: Number) -> Response:
+    """Answer the report of a run as ``coordinator reconcile`` has made it. It runs its own scripts, and belongs to no
+    site: it reaches neither the session nor another page.
+    """
+
+    def read() -> bytes:
+        with store.asked() as connection:
+            return answers.report(connection, run=run)
+
+    packed = await run_in_threadpool(read)
+    _let_last(request)
+    return Response(packed, media_type="text/html", headers=_OF_A_REPORT)
+
+
 @pages.get("/connections")
 def list_connections(store: Store, request: Request, after: After = None, closed: bool = False) -> Response:
     with store.asked() as connection:
@@ -256,6 +295,12 @@ def audit(store: Store, request: Request, after: Number | None = None) -> Respon
     with store.asked() as connection:
         lines = answers.audited(connection, before=after, most=_MOST + 1)[::-1]
     return _list(request, "audit", lines, lambda line: line["id"])
+
+
+def _let_last(request: Request) -> None:
+    """Let an answer take as long as a slow line takes for it."""
+    if not request.state.last():
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "others download, and watch; try again later")
 
 
 def _list(

@@ -13,7 +13,8 @@ from functools import partial
 
 import structlog
 from h11 import Data, EndOfMessage, Response
-from starlette.types import ASGIApp
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -35,11 +36,11 @@ _POLICY = (
     "connect-src 'self'",
     *("base-uri 'none'", "frame-ancestors 'none'"),
 )
+_CONTENT_POLICY = "Content-Security-Policy"
 #: A browser must not embed or keep an answer, nor run or show it as what it is not. A connection has one request.
 _HEADERS = [
     ("Server", "coordinator"),
     ("Connection", "close"),
-    ("Content-Security-Policy", "; ".join(_POLICY)),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
     ("Cache-Control", "no-store"),
@@ -61,7 +62,7 @@ class Server:
         self._listeners = listeners
         self._tls = tls
         self._config = Config(
-            application,
+            _with_policy(application),
             lifespan="off",
             ws="none",
             log_config=None,
@@ -140,6 +141,20 @@ class Server:
         finally:
             if transport is not None:
                 transport.abort()
+
+
+def _with_policy(application: ASGIApp) -> ASGIApp:
+    """Add the policy to each answer that has none of its own."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def begin(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault(_CONTENT_POLICY, "; ".join(_POLICY))
+            await send(message)
+
+        await application(scope, receive, begin)
+
+    return answer
 
 
 class _Connection(H11Protocol):

@@ -251,6 +251,9 @@ def test_who_may_do_what_and_messages_are_for_operators(service: Service, path: 
         ("/groups?after=x%00", 400, "expected no NUL character: no name has one"),
         ("/transactions/xyz", 400, "TXN-ID: expected 32 hexadecimal digits, not 'xyz'"),
         ("/messages/1", 404, "the store has no message 1"),
+        ("/messages?message_id=never", 404, "no message with the message-id 'never' was posted from "),
+        ("/messages?message_id=", 400, "MESSAGE: expected the message-id that a client gave, not ''"),
+        ("/messages?message_id=x&since=soon", 400, "'soon' is no time; expected 2026-03-01, 2026-03-01T12:00Z or 24h"),
         ("/audit?since=yesterday", 400, "'yesterday' is no time; expected 2026-03-01, 2026-03-01T12:00Z or 24h (ago)"),
         ("/addresses?limit=0", 400, "limit: Input should be greater than or equal to 1"),
         (

@@ -167,6 +167,7 @@ def test_an_operator_acts(service: Service, elsewhere: Elsewhere, txn: str) -> N
         (("group", "seek", "orders", "--to", "yesterday"), 2, "to: expected a time such as 2026-11-22T12:00:00Z"),
         (("address", "add", "orders"), 1, "there is an address 'orders' already"),
         (("group", "resume", "orders"), 1, "'orders' is not paused"),
+        (("message", "show", "never", "--since", "1h"), 1, "no message with the message-id 'never' was posted from "),
         (("message", "retire", "1", "orders", "--accepted", "--reason", "r"), 1, "the store has no message 1"),
         (("message", "retire", "x", "orders", "--accepted", "--reason", "r"), 2, "MESSAGE: expected the number of a"),
         (("message", "retire", "1", "orders", "--accepted"), 2, "reason: expected why, which is kept in the audit"),

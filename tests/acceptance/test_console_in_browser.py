@@ -102,6 +102,17 @@ def test_the_keyboard_reaches_the_content_first_and_scrolls_a_table(browser: Bro
         page.wait_for_function("document.activeElement.scrollLeft > 0")
 
 
+def test_a_report_runs_its_scripts_and_reaches_nothing_of_the_console(browser: Browser, paths: list[str]) -> None:
+    url = next(each for each in paths if "/findings?" in each)
+    with logged_in(browser, url, 1280, "light") as shown:
+        with shown.page.expect_popup() as opened:
+            shown.page.get_by_role("link", name="Its report").click()
+        report = opened.value
+        assert report.title() == "Reconciliation ran"
+        assert report.evaluate("self.origin") == "null"
+        assert report.evaluate("fetch('/console').then(() => 'read', () => 'refused')") == "refused"
+
+
 def test_a_logout_ends_it(browser: Browser, paths: list[str]) -> None:
     with logged_in(browser, paths[0], PHONE, "light") as shown:
         shown.page.get_by_role("button", name="Log out").click()

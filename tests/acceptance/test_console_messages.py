@@ -12,9 +12,11 @@ import pytest
 
 from tests.acceptance import api
 from tests.acceptance.api import buried
-from tests.fix_console import BRIEF, Operator, Page, fill
+from tests.fix_console import BRIEF, REPORT, Operator, Page, fill
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
+from tests.wire.frames import Accepted
+from tests.wire.messages import Properties, data
 from tests.wire.queues import post
 
 pytestmark = pytest.mark.rule("S11")
@@ -53,6 +55,25 @@ def test_what_a_message_says_is_for_operators(service: Service, begin: Begin, an
     assert ("secret" in anna.ask(path).html, "secret" in reader.ask(path).html) == (True, False)
 
 
+def test_a_message_is_found_by_what_its_client_called_it(begin: Begin, anna: Operator, address: str) -> None:
+    """What is no id, and no address, is looked for among messages."""
+    sender = begin().sender(address)
+    called = f"of {address}"
+    for body in (b"1", b"2"):
+        assert sender.outcome(Properties(message_id=called).encoded() + data(body)) == Accepted()
+    found = anna.ask(f"/console/find?{urlencode({'what': called})}")
+    assert (found.status, rows_of(found), found.path.partition("?")[0]) == (200, 2, "/console/messages")
+    (first, _) = (each for each in found.links if "/message?" in each)
+    assert f"to {address}, " in anna.ask(first).html
+    assert anna.ask(f"/console/find?{urlencode({'what': address})}").text("h1") == f"Address {address}"
+    early = anna.ask(f"/console/messages?{urlencode({'message_id': called, 'until': '1h', 'since': '2h'})}")
+    assert (early.status, rows_of(early)) == (404, 0)
+    assert early.text("p").startswith(f"no message with the message-id '{called}' was posted from ")
+    soon = anna.ask(f"/console/messages?{urlencode({'message_id': called, 'since': 'soon'})}")
+    assert (soon.status, soon.text("p").startswith("'soon' is no time; ")) == (400, True)
+    assert anna.ask(f"/console/find?{urlencode({'what': 'a' + chr(0)})}").status == 400
+
+
 def test_letters_are_exported(service: Service, begin: Begin, anna: Operator, address: str) -> None:
     """Those of several pieces, for operators."""
     letters = buried(service, begin(), address, 5)
@@ -83,6 +104,22 @@ def test_findings_are_shown_by_kind(service: Service, anna: Operator) -> None:
     assert rows_of(anna.ask(by_kind)) == 1
     assert rows_of(anna.ask(by_kind.replace("lost-message", "another"))) == 0
     assert anna.ask("/console/findings?run=77").status == 404
+
+
+@pytest.mark.rule("S7", "S11")
+def test_a_report_belongs_to_no_site(service: Service, anna: Operator) -> None:
+    """It has scripts of its own, beside what clients and books say."""
+    with fill(service, "a <b>"):
+        page = anna.ask("/console/runs")
+    run = next(each for each in page.links if "/findings?" in each)
+    (to,) = (each for each in anna.ask(run).all_of("a") if each.get("target") == "_blank")
+    report = anna.ask(to["href"] or "")
+    assert report.html == REPORT.decode()
+    policy = report.headers.get_all("Content-Security-Policy")
+    assert len(policy) == 1
+    assert "; sandbox allow-scripts allow-downloads; " in policy[0]
+    assert Operator(service).ask(to["href"] or "").status == 401
+    assert anna.ask("/console/report?run=77").status == 404
 
 
 def test_instances_and_workers_are_shown(anna: Operator) -> None:

@@ -65,6 +65,13 @@ def test_a_run_is_read_as_it_was_stored(database: Connection) -> None:
     assert [each.number for each in runs.findings(database, found, kinds=["lost-message"])] == [2]
 
 
+def test_a_run_repeated_has_its_last_report(database: Connection) -> None:
+    number = store_run(database, [lost(1)], report=b"first")
+    assert runs.report_of(database, number) == b"first"
+    store_run(database, [lost(1)], a_run(LATER), report=b"second")
+    assert runs.report_of(database, number) == b"second"
+
+
 def test_a_run_repeated_leaves_no_doubles(database: Connection) -> None:
     """The same period and books: findings that are there no longer go, and others come; in any other order of books."""
     number = store_run(database, [lost(1), lost(2), lost(3)], a_run(books=("shop", "inbox")))

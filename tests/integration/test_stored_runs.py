@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -81,6 +82,9 @@ def test_a_run_is_stored_shown_repaired_and_repeated(
         ("lost-delivery", "shop"),
         ("unbalanced", "shop"),
     ]
+    report = gzip.decompress(runs.report_of(database, stored.id) or b"").decode()
+    assert "2 findings" in report
+    assert 'href="findings' not in report  # its files are not where the console shows it
     dry = command("repair", "--run", "1", "--database-url", lossy)
     assert (dry.returncode, dry.stdout.count("would deliver ")) == (1, 1), dry.stderr
     done = command("repair", "--run", "1", "--apply", "--database-url", lossy)

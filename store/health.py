@@ -134,8 +134,9 @@ def instances(connection: Connection, most: int) -> list[InstanceLine]:
     return [InstanceLine(**row._mapping) for row in rows]
 
 
-def read(connection: Connection) -> Health:
-    """Query the state of the store.
+def read(connection: Connection, data_dir: Path | None = None) -> Health:
+    """Query the state of the store. ``data_dir``: of the embedded server, whose disk is looked at; None: the server is
+    asked for it, which it answers a superuser.
 
     :raises SchemaMismatch: the database has no store of this version.
     :raises Locked: another session locks a table that is read; the text names it if a batch waits for it, too.
@@ -143,13 +144,13 @@ def read(connection: Connection) -> Health:
     migrations.check(connection)
     waits = held_up(connection, _BATCHES, _LONG_SECONDS)
     try:
-        return _health(connection, waits)
+        return _health(connection, waits, data_dir)
     except Locked as error:
         by = f", as a batch of the service is: {waits.by}" if waits.by else ""
         raise Locked(f"{error}{by}", sqlstate=error.sqlstate) from None
 
 
-def _health(connection: Connection, waits: HeldUp) -> Health:
+def _health(connection: Connection, waits: HeldUp, data_dir: Path | None) -> Health:
     with boundary():
         living = connection.execute(
             select(heartbeat, BEATING.label("beating"))
@@ -168,14 +169,12 @@ def _health(connection: Connection, waits: HeldUp) -> Health:
         used = connection.execute(_USED_UP).one_or_none()
         kept = _kept_from(connection)
         octets = connection.scalar(text("select pg_database_size(current_database())"))
-        folder = connection.scalar(text("select setting from pg_settings where name = 'data_directory'"))
+        folder = data_dir or _folder_here(connection)
         connection.rollback()
-        server = connection.connection.driver_connection
-        here = isinstance(server, psycopg.Connection) and folder and runs_here(server.fileno(), Path(folder))
     beats = [each for each in living if each.beating]
     clock_instance, clock_seconds = _worst_clock(beats)
     commit_waits, refused_with = _longest_wait(beats)
-    free, total = (_room(Path(folder)) if folder and here else None) or (None, None)
+    free, total = (None if folder is None else _room(folder)) or (None, None)
     return Health(
         schema=migrations.REVISIONS[-1],
         partitions_ahead=days_ahead(connection),
@@ -258,6 +257,14 @@ def wrong(found: Health, *, fewest_free: int, least_bytes: int) -> list[str]:
             f"({least_bytes >> 20} MiB): with an embedded server, posts are refused"
         )
     return lines
+
+
+def _folder_here(connection: Connection) -> Path | None:
+    """Return the data folder of a server that runs on this machine; None: it does not, or the role may not ask."""
+    folder = connection.scalar(text("select setting from pg_settings where name = 'data_directory'"))
+    server = connection.connection.driver_connection
+    here = isinstance(server, psycopg.Connection) and folder and runs_here(server.fileno(), Path(folder))
+    return Path(folder) if here else None
 
 
 def _room(folder: Path) -> tuple[int, int] | None:

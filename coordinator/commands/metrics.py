@@ -33,7 +33,7 @@ def measure(handed: Handed) -> int:
 
         measuring.tokens = Tokens(handed.settings.tokens, handed.token_keys)
     local = all(loopback(each.getsockname()[0]) for each in handed.listeners)
-    asking = Asking(handed.database_url, handed.settings.limits.disk_free_bytes)
+    asking = Asking(handed.database_url, handed.settings.limits.disk_free_bytes, handed.data_dir)
     acting = Acting(handed.database_url, handed.settings.retention)
     answering = application(measuring, Access(measuring, local=local), asking, acting)
     server = Server(answering, handed.listeners, lambda: measuring.tls)

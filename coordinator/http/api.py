@@ -27,6 +27,8 @@ from store.database import Patience, reading
 from store.errors import StoreError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy import Connection
 
     from coordinator.timeline import Timeline
@@ -47,11 +49,21 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="So many at most.")]
 class Asking:
     """Lets few requests ask the store at one time."""
 
-    def __init__(self, url: str, least_bytes: int) -> None:
-        """``least_bytes``: the setting limits.disk_free_bytes."""
-        self.least_bytes = least_bytes
+    def __init__(self, url: str, least_bytes: int, data_dir: Path | None) -> None:
+        """``least_bytes``: the setting limits.disk_free_bytes. ``data_dir``: as of :func:`store.health.read`."""
+        self._least_bytes = least_bytes
+        self._data_dir = data_dir
         self._url = url
         self._turns = threading.BoundedSemaphore(_MOST_ASKING)
+
+    def checked(self, fewest_free: int) -> answers.Answer:
+        """Return :func:`coordinator.answers.checked`. ``fewest_free``: percent of the disk.
+
+        :raises Refused: as :meth:`asked`.
+        """
+        with self.asked() as connection:
+            found = health.read(connection, self._data_dir)
+        return answers.checked(found, fewest_free=fewest_free, least_bytes=self._least_bytes)
 
     @contextmanager
     def asked(self) -> Iterator[Connection]:
@@ -165,9 +177,7 @@ def show_schedule(store: Store, request: Request, name: str, after: After = None
 
 @routes.get("/check", summary="coordinator check")
 def check(store: Store, fewest_free: Annotated[int, Query(ge=0, le=100)] = 10) -> Response:
-    with store.asked() as connection:
-        found = health.read(connection)
-    return answer(answers.checked(found, fewest_free=fewest_free, least_bytes=store.least_bytes))
+    return answer(store.checked(fewest_free))
 
 
 @routes.get("/audit", summary="coordinator audit")

@@ -22,7 +22,7 @@ from coordinator.http.pages import ROOT, link, page
 from coordinator.http.problems import Refused
 from coordinator.process.measuring import Measuring
 from coordinator.timeline import why_undecided
-from store import addresses, health
+from store import addresses
 
 #: lines of a list on one page
 _MOST = 100
@@ -46,15 +46,10 @@ pages = APIRouter(prefix=ROOT, route_class=Page, include_in_schema=False, depend
 
 @pages.get("")
 def overview(store: Store, request: Request) -> Response:
-    with store.asked() as connection:
-        found = health.read(connection)
-    checked = answers.checked(found, fewest_free=_FEWEST_FREE, least_bytes=store.least_bytes)
+    checked = store.checked(_FEWEST_FREE)
     measuring: Measuring = request.app.state.measuring
     connected = sum(measuring.workers.now("connections").values())
-    wrong = [*checked["wrong"]]
-    if measuring.disk_low:  # the role of the service may not ask the server for its folder
-        wrong.append("the disk of the embedded server is nearly full: posts are refused")
-    seen = {"checked": checked, "wrong": wrong, "figures": measuring.figures(), "connected": connected}
+    seen = {"checked": checked, "wrong": checked["wrong"], "figures": measuring.figures(), "connected": connected}
     seen["charts"] = charts(measuring.recent)
     return page(request, "overview", HTTPStatus.OK, **seen)
 

@@ -28,6 +28,8 @@ from store.loop import Backoff
 from store.processes import die_with_parent, name_process
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from coordinator.login.tokens import Keys
 
 # The supervisor passes data to a child, and is connected with it by a socket pair.
@@ -90,6 +92,8 @@ class Handed:
     listeners: Sequence[socket.socket] = ()
     #: the address of each listener
     places: Sequence[Endpoint] = ()
+    #: of the embedded server; None: the server is the operator's own
+    data_dir: Path | None = None
     #: the TLS context of `amqps` and `wss` listeners
     tls: ssl.SSLContext | None = None
     #: the worker's number, from 0

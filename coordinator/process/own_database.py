@@ -31,6 +31,7 @@ class OwnDatabase:
 
     def __init__(self, server: EmbeddedServer, disk_free_bytes: int) -> None:
         self._server = server
+        self.data_dir = server.data_dir
         self._disk_free_bytes = disk_free_bytes
         self.disk_low = False
         self._disk_at = 0.0

@@ -348,6 +348,7 @@ class Supervisor:
                     supervising=supervising,
                     listeners=listeners,
                     places=self._places,
+                    data_dir=None if self._database is None else self._database.data_dir,
                     tls=self._tls,
                     number=number,
                     disk_low=self._database is not None and self._database.disk_low,

@@ -9,10 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlencode
 
 import pytest
-from sqlalchemy import text
 
-from store.database import connected
-from store.embedded.running import running_url
 from tests.acceptance import api
 from tests.acceptance.api import buried, got, left
 from tests.fix_console import BRIEF, Operator, Page, of_query
@@ -198,22 +195,6 @@ def test_a_purge_says_what_it_would_do_and_does_it(
     done = anna.answer(page, reason="of a test")
     assert (facts(done)["Purged"], facts(done)["Held"]) == ("2", "0")
     assert got(service, f"/addresses/{address}")["ready"] == 0
-
-
-def test_what_cannot_be_counted_in_time_can_be_purged(
-    service: Service, begin: Begin, anna: Operator, reader: Operator, address: str
-) -> None:
-    post(begin(), address, b"1")
-    with connected(running_url(service.data_dir)) as other:
-        other.execute(text("lock table coordinator.seek in access exclusive mode"))  # which the page reads as well
-        pages = [each.ask(f"/console/address?name={address}") for each in (anna, reader)]
-        other.rollback()
-    assert [(each.status, acts_of(each)) for each in pages] == [
-        (503, {"address-purge", "address-set", "address-remove"}),
-        (503, set()),
-    ]
-    path = next(each for each in pages[0].links if "purge" in each)
-    assert facts(anna.sent(path))["Purged"] == "1"
 
 
 def test_a_group_is_moved(service: Service, begin: Begin, anna: Operator, address: str) -> None:

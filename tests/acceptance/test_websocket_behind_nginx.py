@@ -15,6 +15,7 @@ from tests.acceptance.clients import run_case
 from tests.fix_certificates import Authority, key_of
 from tests.fix_jms import Driver
 from tests.fix_nginx import Nginx
+from tests.fix_packages import Program
 from tests.fix_service import PATIENCE, running
 from tests.fix_users import PASSWORD, add_users
 from tests.fix_websocket import WebSockets
@@ -39,7 +40,7 @@ def service(ca: Authority) -> Iterator[WebSockets]:
 
 
 @pytest.fixture
-def nginx(service: WebSockets, ca: Authority, nginx_program: str, tmp_path: Path) -> Iterator[Nginx]:
+def nginx(service: WebSockets, ca: Authority, nginx_program: Program, tmp_path: Path) -> Iterator[Nginx]:
     certificate = ca.sign("nginx", alternative="IP:127.0.0.1")
     nginx = Nginx(nginx_program, tmp_path, certificate, key_of(certificate), service.port, **_SILENCE)
     nginx.start()

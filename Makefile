@@ -117,6 +117,7 @@ lock:
 	$(LOCK) requirements/dist.in --output-file requirements/dist.txt
 	$(LOCK) requirements/docs.in --output-file requirements/docs.txt
 	$(LOCK) requirements/manifests.in --output-file requirements/manifests.txt
+	$(LOCK) requirements/machines.in --output-file requirements/machines.txt
 
 #: make sbom        the bill of materials of what serves: build/sbom.json, CycloneDX
 sbom:

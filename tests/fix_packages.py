@@ -31,11 +31,10 @@ def program(name: str, *packages: str) -> Program:
     """``packages``: its own, and those of libraries that not every system has."""
     if found := shutil.which(name) or shutil.which(name, path="/usr/sbin"):
         return Program(found, dict(os.environ))
-    unpacked = _KEPT / "usr" / "sbin" / name
-    libraries = ":".join(str(each) for each in (_KEPT / "usr" / "lib").glob("*-linux-gnu"))
+    folders = f"{_KEPT / 'usr' / 'sbin'}:{_KEPT / 'usr' / 'bin'}"
     _KEPT.mkdir(parents=True, exist_ok=True)
     with alone(_KEPT):
-        if not unpacked.exists():
+        if shutil.which(name, path=folders) is None:
             try:
                 subprocess.run(["apt-get", "download", *packages], cwd=_KEPT, capture_output=True, check=True)
                 for package in packages:
@@ -43,8 +42,10 @@ def program(name: str, *packages: str) -> Program:
                     subprocess.run(["dpkg-deb", "--extract", file, _KEPT], check=True)
             except (OSError, subprocess.CalledProcessError) as error:
                 pytest.skip(f"{name} is needed (Debian: apt-get install {packages[0]}), and there is none: {error}")
-            libraries = ":".join(str(each) for each in (_KEPT / "usr" / "lib").glob("*-linux-gnu"))
-    return Program(str(unpacked), {**os.environ, "LD_LIBRARY_PATH": libraries})
+    libraries = ":".join(str(each) for each in (_KEPT / "usr" / "lib").glob("*-linux-gnu"))
+    unpacked = shutil.which(name, path=folders)
+    assert unpacked is not None, f"{packages[0]} has no {name}"
+    return Program(unpacked, {**os.environ, "LD_LIBRARY_PATH": libraries})
 
 
 def free_port() -> int:

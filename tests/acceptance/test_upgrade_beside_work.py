@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -11,9 +12,10 @@ import pytest
 
 from coordinator.commands.migrate import migrate
 from store.ids import HalfIds
+from tests.committing import Committing
 from tests.fix_later_version import LATER, later_constants
 from tests.fix_night import by_night
-from tests.fix_service import Service, running_service
+from tests.fix_service import Service, running, running_service
 from tests.wire.frames import Accepted
 from tests.wire.messages import data
 from tests.wire.peer import Peer
@@ -117,3 +119,37 @@ def test_an_old_service_works_through_the_step(
     with psycopg.connect(database_url) as store:
         many = "select count(later) from coordinator.half h join coordinator.address a on a.id = address_id"
         assert store.execute(f"{many} where name = 'many'".encode()).fetchone() == (rows,)
+
+
+def test_services_are_replaced_one_after_the_other(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is at one that ends goes to the other, and sees no more than that."""
+    given = {"database_url": database_url}
+
+    def made(folder: Path) -> Service:
+        return Service(folder, given)
+
+    with running(made) as one, running(made) as two, ExitStack() as later:
+        ports = [one.port, two.port]
+        clients = [Committing("orders", ports), Committing("bills", ports[::-1])]
+        for client in clients:
+            later.callback(client.end)
+            client.goes_on()
+        constants = later_constants(tmp_path)
+        for name, value in constants.items():
+            monkeypatch.setattr(name, value)
+        migrate(database_url=database_url)
+        for old in (one, two):
+            for client in clients:
+                client.goes_on()
+            old.stop()
+            new = Service(tmp_path, given, constants)
+            new.port = old.port
+            later.callback(new.discard)
+            new.start()
+        for client in clients:
+            client.goes_on()
+            client.end()
+            client.check(one.port)
+        assert [each.connections for each in clients] == [3, 2]

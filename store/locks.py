@@ -81,6 +81,13 @@ _STANDBY = text(
                          and wait_event = 'SyncRep'
                          and query_start < clock_timestamp() - make_interval(secs => :seconds))"""
 )
+#: Standbys of their own sessions, and not what reads logical changes.
+_ASYNCHRONOUS = text(
+    """select string_agg(r.application_name, ', ' order by r.application_name)
+         from pg_stat_replication r
+        where r.state = 'streaming' and r.sync_state = 'async'
+          and not exists (select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical')"""
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +121,14 @@ def waiting_for_standby(connection: Connection) -> int:
         found = connection.scalar(_WAIT_FOR_STANDBY)
         connection.rollback()
     return int(found or 0)
+
+
+def asynchronous_standbys(connection: Connection) -> str | None:
+    """Return the standbys that commits do not wait for, by name; None: there is none, or the role may not see it."""
+    with boundary():
+        found: str | None = connection.scalar(_ASYNCHRONOUS)
+        connection.rollback()
+    return found
 
 
 def standby_waited_for(connection: Connection, seconds: float) -> str | None:

@@ -17,10 +17,12 @@ import pytest
 from sqlalchemy import Connection, text
 
 from store import figures, health, partitions, recovery
+from store.database import connected
 from store.embedded import running
 from store.embedded.server import EmbeddedServer
 from tests.fix_command import Command
 from tests.fix_proxy import Proxy
+from tests.fix_standby import TwoServers
 from tests.fix_store import Rows
 from tests.fix_store_driver import Truth, let_commits_wait
 
@@ -221,6 +223,16 @@ def test_a_synchronous_standby_that_commits_wait_for_is_named(
     assert done.returncode == 1
     said = "wrong: commits wait for a synchronous standby: 'nowhere', by synchronous_standby_names; connected: none"
     assert said in done.stdout.splitlines()
+
+
+@pytest.mark.rule("H19")
+def test_a_standby_that_may_lack_the_last_commits_is_named(two_servers: TwoServers) -> None:
+    with connected(two_servers.first_url) as primary:
+        while (found := health.read(primary).asynchronous_standbys) is None:  # until it follows
+            time.sleep(0.1)
+        assert found == "walreceiver"
+    with connected(two_servers.second_url) as standby:
+        assert health.read(standby).asynchronous_standbys is None
 
 
 @pytest.mark.rule("F2")

@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 
+from store import migrations
 from store.embedded.running import running_url
 from tests.fix_service import running_service
 
@@ -73,12 +74,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--calls", type=int, default=1000, help="of each function in a round (1000)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (3)")
+    parser.add_argument("--database-url", help="of an empty database, whose server runs here; else the embedded one's")
     asked = parser.parse_args(arguments)
-    with running_service() as service:
+    given = {} if asked.database_url is None else {"database_url": asked.database_url}
+    if given:
+        migrations.upgrade(asked.database_url)
+    with running_service(given) as service:
         service.cli("address", "add", "costs")
-        url = running_url(service.data_dir)
+        url = asked.database_url or running_url(service.data_dir)
         with psycopg.connect(url) as store:
             store.execute(_BESIDE)
+            print(f"PostgreSQL {store.info.server_version // 10000}")
         backends = {name: _Backend(url) for name in [*_CALLS, "post_many"]}
         for name in _CALLS:
             backends[name].cost(_calls(name, 100, 10))

@@ -95,7 +95,13 @@ class AddressDetail:
     #: messages of undecided checkable transactions
     pending: int
     counts: Counts
+    #: the first by name
     groups: tuple[Group, ...]
+    more_groups: int
+
+
+#: groups that an address shows
+_MOST_GROUPS = 100
 
 
 def add(
@@ -167,11 +173,8 @@ def all_addresses(connection: Connection, *, after: str | None = None, most: int
     with boundary():
         rows = connection.execute(query).all()
         ids = [row.id for row in rows]
-        groups: dict[int, list[int]] = {each: [] for each in ids}
-        for of, group in connection.execute(_GROUPS_OF, {"ids": ids}):
-            groups[of].append(group)
         pending: dict[int, int] = dict(connection.execute(_PENDING, {"ids": ids}).all())
-        counted = counts.of_groups(connection, [group for each in groups.values() for group in each])
+        counted = counts.of_addresses(connection, ids)
     return [
         AddressLine(
             name=row.name,
@@ -179,16 +182,16 @@ def all_addresses(connection: Connection, *, after: str | None = None, most: int
             kind=row.kind,
             origin=row.origin,
             created_at=row.created_at,
-            groups=len(groups[row.id]),
+            groups=counted[row.id][1],
             pending=pending.get(row.id, 0),
-            counts=counts.total([counted[group].counts for group in groups[row.id] if group in counted]),
+            counts=counted[row.id][0],
         )
         for row in rows
+        if row.id in counted
     ]
 
 
 _IDS = bindparam("ids", type_=ARRAY(Integer))
-_GROUPS_OF = select(consumer_group.c.address_id, consumer_group.c.id).where(consumer_group.c.address_id == any_(_IDS))
 _PENDING = (
     select(pending_half.c.address_id, func.count())
     .where(pending_half.c.address_id == any_(_IDS))
@@ -197,12 +200,15 @@ _PENDING = (
 
 
 def one_address(connection: Connection, name: str) -> AddressDetail | None:
-    """Return the address ``name`` with its groups; None: there is no such address."""
+    """Return the address ``name`` with its first groups; None: there is no such address."""
     with boundary():
         found = connection.execute(select(address).where(address.c.name == name)).one_or_none()
         if found is None:
             return None
-        groups = _groups(connection, address.c.id == found.id)
+        counted = counts.of_addresses(connection, [found.id])
+        if found.id not in counted:
+            return None
+        groups = _groups(connection, address.c.id == found.id, _MOST_GROUPS)
         undecided = connection.scalar(select(func.count()).where(pending_half.c.address_id == found.id))
     return AddressDetail(
         name=found.name,
@@ -218,8 +224,9 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         origin=found.origin,
         created_at=found.created_at,
         pending=undecided or 0,
-        counts=counts.total([group.counts for group in groups]),
+        counts=counted[found.id][0],
         groups=groups,
+        more_groups=max(0, counted[found.id][1] - len(groups)),
     )
 
 

@@ -5,13 +5,13 @@ A question costs what it counts, whatever waits. The views ``groups`` and ``addr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
+from store.database import AS_PLANNED, IN_ORDER
 from store.tables import SCHEMA
 from store.views import STATE, THROUGH
 
@@ -36,11 +36,12 @@ class Counts:
     scheduled: int = 0
     #: on their way to the dead letters
     failed: int = 0
-    #: there are more than are counted: ``ready`` has the others, by PostgreSQL's estimate
-    estimated: bool = False
+    #: of any state, beyond those that are counted, by PostgreSQL's statistics, for which there may be 0; None: there
+    #: are no more
+    more: int | None = None
 
     @property
-    def all(self) -> int:
+    def counted(self) -> int:
         return self.ready + self.inflight + self.scheduled + self.failed
 
 
@@ -51,27 +52,78 @@ class Line(NamedTuple):
     first: int | None
 
 
-def total(counts: Sequence[Counts]) -> Counts:
-    """Return the sum of counts."""
-    states = {state: sum(getattr(each, state) for each in counts) for state in STATES}
-    return Counts(**states, estimated=any(each.estimated for each in counts))
+class Statistics:
+    """How many entries a group has by PostgreSQL's statistics, as its planner reckons: of the last ``analyze``."""
+
+    def __init__(self, connection: Connection) -> None:
+        found = connection.execute(_STATISTICS).one()
+        entries: float = max(0.0, found.entries)
+        parts = zip(found.common or (), found.parts or (), strict=True)
+        self._known: dict[int, float] = {group: part * entries for group, part in parts}
+        distinct = (found.distinct_groups if found.distinct_groups >= 0 else -found.distinct_groups * entries) or 1.0
+        left = max(0.0, entries - sum(self._known.values()))
+        self._other: float = left / max(1.0, distinct - len(self._known))
+
+    def entries(self, group: int) -> float:
+        return self._known.get(group, self._other)
 
 
-def of_groups(connection: Connection, groups: Sequence[int], *, most: int | None = None) -> dict[int, Line]:
-    """Count the entries of these groups. ``most``: of each; None: as many as :data:`MOST_COUNTED` leaves to each. A
-    group that does not exist is left out.
-    """
-    each_most = most or max(MOST_OF_MANY, MOST_COUNTED // max(1, len(groups)))
-    rows = connection.execute(_OF_GROUPS, {"groups": list(groups), "most": each_most}).all()
+_STATISTICS = text(
+    f"""select c.reltuples::float8 * pg_relation_size(c.oid) / current_setting('block_size')::int8
+                 / greatest(1, c.relpages) as entries,
+               coalesce(s.n_distinct, 0)::float8 as distinct_groups,
+               s.most_common_vals::text::int4[] as common, s.most_common_freqs::float8[] as parts
+          from pg_class c
+          left join pg_stats s on s.schemaname = '{SCHEMA}' and s.tablename = 'entry' and s.attname = 'group_id'
+         where c.oid = '{SCHEMA}.entry'::regclass"""
+)
+
+
+def of_groups(connection: Connection, groups: Sequence[int]) -> dict[int, Line]:
+    """Count the entries of these groups. A group that does not exist is left out."""
+    most = _most_of_each(len(groups))
+    rows = _in_order(connection, _OF_GROUPS, groups, most)
+    statistics = Statistics(connection) if any(row.counted == most for row in rows) else None
     found: dict[int, Line] = {}
     for row in rows:
-        more = row.counted == each_most
-        rest = max(0, estimate(connection, row.id) - each_most) if more else 0
-        counts = Counts(
-            ready=row.ready + rest, inflight=row.inflight, scheduled=row.scheduled, failed=row.failed, estimated=more
-        )
-        found[row.id] = Line(counts, row.first)
+        more = None
+        if statistics is not None and row.counted == most:
+            more = max(0, round(statistics.entries(row.id)) - most)
+        found[row.id] = Line(_counts(row, more), row.first)
     return found
+
+
+def of_addresses(connection: Connection, addresses: Sequence[int]) -> dict[int, tuple[Counts, int]]:
+    """Count the entries of all groups of these addresses, and their groups. An address that does not exist is left
+    out.
+    """
+    most = _most_of_each(len(addresses))
+    rows = _in_order(connection, _OF_ADDRESSES, addresses, most)
+    statistics = Statistics(connection) if any(row.counted == most for row in rows) else None
+    found: dict[int, tuple[Counts, int]] = {}
+    for row in rows:
+        more = None
+        if statistics is not None and row.counted == most:
+            groups = connection.scalars(_GROUPS, {"address": row.id})
+            more = max(0, round(sum(map(statistics.entries, groups))) - most)
+        found[row.id] = _counts(row, more), row.groups
+    return found
+
+
+def _most_of_each(count: int) -> int:
+    return max(MOST_OF_MANY, MOST_COUNTED // max(1, count))
+
+
+def _in_order(connection: Connection, question: Any, ids: Sequence[int], most: int) -> Sequence[Row[Any]]:
+    """Ask so that no more entries are read than are counted."""
+    connection.execute(IN_ORDER)
+    found = connection.execute(question, {"ids": list(ids), "most": most}).all()
+    connection.execute(AS_PLANNED)
+    return found
+
+
+def _counts(row: Row[Any], more: int | None) -> Counts:
+    return Counts(**{state: getattr(row, state) for state in STATES}, more=more)
 
 
 _OF_GROUPS = text(
@@ -83,12 +135,20 @@ _OF_GROUPS = text(
            select count(*) as counted, {BY_STATE}
              from (select {STATE} as state from {SCHEMA}.entry e
                     where e.group_id = g.id order by e.id limit :most) e) c
-         where g.id = any(:groups)"""
+         where g.id = any(:ids)"""
 )
-
-
-def estimate(connection: Connection, group: int) -> int:
-    """Return how many entries the group has by PostgreSQL's statistics."""
-    plan = connection.scalar(text(f"explain (format json) select from {SCHEMA}.entry where group_id = {int(group)}"))
-    parsed = json.loads(plan) if isinstance(plan, str) else plan
-    return int(parsed[0]["Plan"]["Plan Rows"]) if parsed else 0
+_OF_ADDRESSES = text(
+    f"""select a.id, c.*,
+               (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id) as groups
+          from {SCHEMA}.address a
+         cross join lateral (
+           select count(*) as counted, {BY_STATE}
+             from (select w.state from {SCHEMA}.consumer_group g
+                   {THROUGH}
+                   cross join lateral (
+                     select {STATE} as state from {SCHEMA}.entry e
+                      where e.group_id = g.id order by e.id limit :most) w
+                   where g.address_id = a.id limit :most) e) c
+         where a.id = any(:ids)"""
+)
+_GROUPS = text(f"select id from {SCHEMA}.consumer_group where address_id = :address")

@@ -29,6 +29,10 @@ LONGEST_WAIT = text("set local lock_timeout = '10s'")
 #: For the rest of an SQL transaction: the planner would scan tables that are small, or that it assumes to be small; and
 #: it would compile a query, which takes longer than running it.
 BY_INDEX = text("set local enable_seqscan = off; set local jit = off")
+#: The same where the first of many rows are wanted: it would read, and sort, all of those that it takes for few.
+#: Until :data:`AS_PLANNED`.
+IN_ORDER = text("set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off")
+AS_PLANNED = text("set local enable_bitmapscan = default; set local enable_seqscan = default; set local jit = default")
 
 
 def check_url(url: str) -> str:

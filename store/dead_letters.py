@@ -54,8 +54,8 @@ class Box:
 
     name: str
     letters: int
-    #: ``letters`` is PostgreSQL's estimate: there are more than are counted
-    estimated: bool
+    #: beyond those that are counted, as of :class:`store.counts.Counts`
+    more: int | None
     #: when the oldest one became a dead letter
     oldest: datetime | None
 
@@ -129,7 +129,7 @@ _OF_LETTERS = address.c.origin == "dead-letter", consumer_group.c.name == ""
 
 def _box(name: str, line: counts.Line) -> Box:
     oldest = None if line.first is None else moment_of(line.first)
-    return Box(name=name, letters=line.counts.all, estimated=line.counts.estimated, oldest=oldest)
+    return Box(name=name, letters=line.counts.counted, more=line.counts.more, oldest=oldest)
 
 
 def group_of(connection: Connection, name: str) -> int | None:

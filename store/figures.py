@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations, runs, watched
-from store.counts import BY_STATE, estimate
-from store.database import BY_INDEX, Patience, connected
+from store.counts import BY_STATE, Statistics
+from store.database import BY_INDEX, IN_ORDER, Patience, connected
 from store.errors import SchemaMismatch, StoreError, boundary
 from store.ids import EPOCH_MS
 from store.partitions import days_ahead
@@ -146,7 +146,7 @@ def entries(connection: Connection, *, named: int = MOST_NAMED, most: int = MOST
     of each group.
     """
     with boundary():
-        connection.execute(BY_INDEX)
+        connection.execute(IN_ORDER)
         rows = connection.execute(
             text(
                 f"""with counted as materialized (
@@ -167,7 +167,8 @@ def entries(connection: Connection, *, named: int = MOST_NAMED, most: int = MOST
             ),
             {"most": most, "named": named},
         ).all()
-        found = tuple(_figures(connection, row, named, most) for row in rows)
+        statistics = Statistics(connection)
+        found = tuple(_figures(statistics, row, named, most) for row in rows)
         connection.rollback()
     return found
 
@@ -188,9 +189,9 @@ def paused(connection: Connection, *, named: int = MOST_NAMED) -> tuple[PausedFi
     return tuple(PausedFigures(row.address, row.consumer_group, max(0.0, row.seconds)) for row in rows)
 
 
-def _figures(connection: Connection, row: Row[Any], named: int, most: int) -> GroupFigures:
+def _figures(statistics: Statistics, row: Row[Any], named: int, most: int) -> GroupFigures:
     more = row.more or ()
-    rest = sum(max(0, estimate(connection, group) - most) for group in more)
+    rest = sum(max(0, round(statistics.entries(group)) - most) for group in more)
     own = row.place <= named
     return GroupFigures(
         address=row.address if own else None,

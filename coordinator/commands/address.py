@@ -183,7 +183,7 @@ def list_(
     if as_json:
         print_json(lines)
     else:
-        print_table(about(lines), ("name", "routing", "kind", "origin", "groups", "pending", *STATES))
+        print_table(about(lines), ("name", "routing", "kind", "origin", "groups", "pending", *STATES, "more"))
 
 
 @app.command()
@@ -203,12 +203,13 @@ def show(
         print_json(detail)
         return
     groups = [{**group, "group": group["name"] or "(default)"} for group in about(detail.pop("groups"))]
-    (shown,) = about([detail])
-    del shown["estimated"]
-    print_pairs(shown)
+    more_groups = detail.pop("more_groups")
+    print_pairs(about([detail])[0])
     if groups:
         typer.echo()
-        print_table(groups, ("group", "volatile", *STATES))
+        print_table(groups, ("group", "volatile", *STATES, "more"))
+    if more_groups:
+        typer.echo(f"\nand {more_groups} more groups: coordinator group list has all")
 
 
 @app.command()

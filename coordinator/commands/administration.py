@@ -339,9 +339,10 @@ def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) ->
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def about(rows: Sequence[Mapping[str, Any]], name: str = "ready") -> list[dict[str, Any]]:
-    """Return rows for a table, where a number of them that is partly estimated says so."""
-    return [{**row, name: f"about {row[name]}" if row["estimated"] else row[name]} for row in rows]
+def about(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows for a table, where ``more`` says that it is an estimate."""
+    words = {None: None, 0: "some"}
+    return [{**row, "more": words.get(row["more"], f"about {row['more']}")} for row in rows]
 
 
 def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:

@@ -47,7 +47,7 @@ def list_(
     if as_json:
         print_json(lines)
     else:
-        print_table(about(lines, "letters"), ("name", "letters", "oldest"))
+        print_table(about(lines), ("name", "letters", "more", "oldest"))
 
 
 @app.command()

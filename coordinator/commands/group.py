@@ -57,7 +57,7 @@ def list_(
                 }
                 for line in about(lines)
             ],
-            (*("address", "group", "volatile"), *STATES, *_POLICIES, "moved", "paused"),
+            (*("address", "group", "volatile"), *STATES, "more", *_POLICIES, "moved", "paused"),
         )
 
 

@@ -76,9 +76,9 @@ def _count(number: float | None) -> str | None:
     return None if number is None else f"{number:,.0f}"
 
 
-def _about(number: int, estimated: bool) -> int | str:
-    """Say of a number whether it is partly estimated."""
-    return f"about {number:,}" if estimated else number
+def _about(more: int | None) -> str | None:
+    """Say how many there are beyond those that are counted."""
+    return None if more is None else f"about {more:,}" if more else "some"
 
 
 def _environment() -> jinja2.Environment:

@@ -93,45 +93,73 @@ def test_messages_are_counted_by_state(database: Connection, rows: Rows) -> None
     assert lines["empty"].counts == Counts(ready=0, inflight=0, scheduled=0, failed=0)
 
 
-@pytest.mark.rule("H18")
-def test_so_many_messages_of_each_group_are_counted_and_the_others_estimated(
-    database: Connection, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What lists, and pages of the console, read of the store does not follow what waits."""
-    long, short = rows.queue("long"), rows.queue("long", group="short")
-    letters = rows.queue("%DLQ%long")
-    for group in (long, letters):
+@pytest.fixture
+def long_lines(database: Connection, rows: Rows) -> int:
+    """Three groups with 20,000 messages each, two of them of one address, among ten small ones; one of the three."""
+    groups = [rows.queue("long"), rows.queue("long", group="second"), rows.queue("%DLQ%long")]
+    few = [rows.queue(f"few{number}") for number in range(10)]
+    for group, count in (*((each, 20_000) for each in groups), *((each, 10) for each in few)):
         database.execute(
-            text(
-                "insert into coordinator.entry (group_id, id, half_id) select :g, n, n from generate_series(1, 5000) n"
-            ),
-            {"g": group},
+            text("insert into coordinator.entry (group_id, id, half_id) select :g, n, n from generate_series(1, :c) n"),
+            {"g": group, "c": count},
         )
-    rows.entry(short, failed="x")
     database.execute(text("update coordinator.address set origin = 'dead-letter' where name like '%DLQ%long'"))
     database.execute(text("update coordinator.entry set lease = 7 where id <= 3"))
     database.commit()
     database.execute(text("analyze coordinator.entry"))
     database.commit()
+    return groups[0]
+
+
+@pytest.mark.rule("H18")
+def test_so_many_messages_of_each_group_are_counted_and_the_others_estimated(
+    database: Connection, rows: Rows, long_lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.entry(rows.queue("other"), failed="x")
     monkeypatch.setattr(counts, "MOST_COUNTED", 20)
     monkeypatch.setattr(counts, "MOST_OF_MANY", 4)
-    few, failed = (each.counts for each in addresses.all_groups(database, "long"))
-    assert (few.estimated, few.inflight, few.failed) == (True, 3, 0)
-    assert few.ready == pytest.approx(5000, rel=0.1)
-    assert failed == Counts(failed=1)
+    (first, second), (other,) = addresses.all_groups(database, "long"), addresses.all_groups(database, "other")
+    for each in (first, second):
+        assert (each.counts.inflight, each.counts.counted) == (3, 10)
+        assert each.counts.more == pytest.approx(20_000, rel=0.1)
+    assert other.counts == Counts(failed=1)
     found = addresses.one_address(database, "long")
     assert found is not None
-    assert found.counts == counts.total([few, failed])
-    assert {line.name: line.counts.estimated for line in addresses.all_addresses(database)} == {
-        "%DLQ%long": True,
-        "long": True,
-    }
+    assert (found.counts.counted, len(found.groups)) == (20, 2)
+    assert found.counts.more == pytest.approx(40_000, rel=0.1)
+    listed = {line.name: line for line in addresses.all_addresses(database, most=3)}
+    assert (listed["%DLQ%long"].counts.counted, listed["few0"].counts.counted) == (6, 6)
     (box,) = dead_letters.boxes(database)
-    assert box.estimated
-    assert box.letters == pytest.approx(5000, rel=0.1)
-    monkeypatch.setattr(counts, "MOST_COUNTED", 20_000)
+    assert box.letters == 20
+    assert box.more == pytest.approx(20_000, rel=0.1)
+    monkeypatch.setattr(counts, "MOST_COUNTED", 50_000)
     (box,) = dead_letters.boxes(database)
-    assert (box.letters, box.estimated) == (5000, False)
+    assert (box.letters, box.more) == (20_000, None)
+
+
+@pytest.mark.rule("H18")
+@pytest.mark.parametrize(
+    ("ask", "arguments"), [("all_groups", ["long"]), ("all_addresses", []), ("one_address", ["long"])]
+)
+def test_no_more_is_read_of_long_lines_than_is_counted(
+    database: Connection, long_lines: int, monkeypatch: pytest.MonkeyPatch, ask: str, arguments: list[str]
+) -> None:
+    """The planner takes groups for alike, and would read and sort all of them."""
+    monkeypatch.setattr(counts, "MOST_COUNTED", 9000)
+    monkeypatch.setattr(counts, "MOST_OF_MANY", 9000)
+    read = text("select idx_tup_fetch + seq_tup_read from pg_stat_xact_user_tables where relname = 'entry'")
+    before = database.scalar(read) or 0
+    getattr(addresses, ask)(database, *arguments)
+    assert 0 < (database.scalar(read) or 0) - before <= 30_000
+
+
+def test_an_address_shows_its_first_groups(database: Connection, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        rows.queue("orders", group=f"g{number}")
+    monkeypatch.setattr(addresses, "_MOST_GROUPS", 2)
+    found = addresses.one_address(database, "orders")
+    assert found is not None
+    assert ([each.name for each in found.groups], found.more_groups) == (["g0", "g1"], 3)
 
 
 def test_an_unknown_address(database: Connection) -> None:

@@ -211,7 +211,7 @@ def test_an_address_shows_what_is_undecided(command: Command, database_url: str,
     (listed,) = _json(command("address", "list", "--json", "--database-url", database_url))
     shown = _json(command("address", "show", "orders", "--json", "--database-url", database_url))
     assert (listed["pending"], shown["pending"]) == (1, 1)
-    counts = {"failed", "inflight", "ready", "scheduled", "estimated"}
+    counts = {"failed", "inflight", "ready", "scheduled", "more"}
     policies = {"max_attempts", "on_expiry", "own_policies", "retry"}
     paused = {"paused_at", "paused_by", "paused_for"}
     shows = {"name", "volatile", "created_at", "oldest_at", "seek"} | counts | policies | paused

@@ -72,6 +72,10 @@ class Unknown(_Refused):
     """The store does not have what was asked for."""
 
 
+class TakesTooLong(_Refused):
+    """There is more to read than the time allows."""
+
+
 class InTheWay(_Refused):
     """The store has what stands in the way of what was asked for."""
 

@@ -24,7 +24,7 @@ _SECONDS = 30.0
 _PAGE = 1000
 #: A time in JSON, as :func:`coordinator.answers.plain` writes it.
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?[+-]\d\d:\d\d")
-_NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
+_FOLLOWING = re.compile(r'<(/[^>]*)>; rel="(next|prev)"')
 
 
 class RemoteError(Exception):
@@ -62,13 +62,16 @@ class Remote:
             others["limit"] = _PAGE if most is None else min(most, _PAGE)
         query = urlencode({name: _written(value) for name, value in others.items() if value is not None}, doseq=True)
         found, following = self._answer("GET", f"{path}?{query}")
+        back = following is not None and following[2] == "prev"  # the audit: its latest page comes first
         while following is not None and (most is None or len(found) < most):
-            page, following = self._answer("GET", following)
-            found += page
-        return found[:most] if isinstance(found, list) else found
+            page, following = self._answer("GET", following[1])
+            found = page + found if back else found + page
+        if not isinstance(found, list) or most is None:
+            return found
+        return found[-most:] if back else found[:most]
 
-    def _answer(self, method: str, path: str, body: str | None = None) -> tuple[Any, str | None]:
-        """Return the answer to a request, and the path of the next page."""
+    def _answer(self, method: str, path: str, body: str | None = None) -> tuple[Any, re.Match[str] | None]:
+        """Return the answer to a request, and the path of the page that follows, with its relation."""
         headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
         host, port = self._place.host, self._place.port
         if self._place.scheme == "https":
@@ -93,8 +96,7 @@ class Remote:
             raise RemoteError(str(value["goes_on"]), answer.status)
         if answer.status != HTTPStatus.OK:
             raise RemoteError(str(value.get("detail", answer.reason)), answer.status)
-        link = _NEXT.fullmatch(answer.headers.get("Link", ""))
-        return value, None if link is None else link[1]
+        return value, _FOLLOWING.fullmatch(answer.headers.get("Link", ""))
 
 
 def _path(operation: Operation, given: Mapping[str, Any]) -> str:

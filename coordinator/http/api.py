@@ -38,6 +38,8 @@ _Value = TypeVar("_Value")
 _MOST_ASKING = 2
 #: Seconds that a request waits until others have asked.
 _TURN_SECONDS = 5.0
+#: how long messages are searched; with one statement more it is within the time of a request
+_SEARCH_SECONDS = 4.0
 _PATIENCE = Patience(connect_seconds=5, statement_seconds=5.0, lock_seconds=2.0, answer_seconds=8.0)
 
 Time = Annotated[str | None, Query(description="2026-03-01, 2026-03-01T12:00Z, or 24h (ago).")]
@@ -77,7 +79,7 @@ class Asking:
             with reading(self._url, application_name="coordinator api", patience=_PATIENCE) as connection:
                 migrations.check(connection)
                 yield connection
-        except (answers.Unknown, answers.Malformed, StoreError) as error:
+        except (answers.Unknown, answers.Malformed, answers.InTheWay, answers.TakesTooLong, StoreError) as error:
             raise refused(error) from None
         finally:
             self._turns.release()
@@ -144,7 +146,7 @@ def having_message_id(store: Asking, message_id: str, since: str, until: str | N
     now = datetime.now(UTC)
     first, last = (_read(partial(answers.moment, now=now), each) for each in (since, until or "0s"))
     with store.asked() as connection:
-        return message_ids.messages(connection, message_id=message_id, since=first, until=last)
+        return message_ids.messages(connection, message_id=message_id, since=first, until=last, seconds=_SEARCH_SECONDS)
 
 
 @routes.get("/messages/{half_id}", summary="coordinator message show --no-archive")

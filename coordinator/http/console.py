@@ -119,13 +119,14 @@ def show_transaction(store: Store, request: Request, id: str, limit: Limit = 100
 
 @pages.get("/messages")
 def find_messages(
-    store: Store, request: Request, message_id: str, since: str = "1h", until: str | None = None
+    store: Store, request: Request, message_id: str = "", since: str = "1h", until: str | None = None
 ) -> Response:
     lives, said, status = [], "", HTTPStatus.OK
-    try:
-        lives = having_message_id(store, message_id, since, until)
-    except Refused as error:
-        said, status = str(error), error.status
+    if message_id:
+        try:
+            lives = having_message_id(store, message_id, since, until)
+        except Refused as error:
+            said, status = str(error), error.status
     asked = {"message_id": message_id, "since": since, "until": until}
     return page(request, "messages", status, lives=lives, said=said, **asked)
 

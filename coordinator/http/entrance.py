@@ -45,7 +45,9 @@ class Page(APIRoute):
             except RequestValidationError as error:
                 found = (f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
                 status, said = HTTPStatus.BAD_REQUEST, "; ".join(found)
-            return page(request, "problem", status, title=status.phrase, said=said)
+            # a message-id may look like any other id
+            looked_for = request.query_params.get("id") if status is HTTPStatus.NOT_FOUND else None
+            return page(request, "problem", status, title=status.phrase, said=said, looked_for=looked_for)
 
         return answer_or_say_why
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from coordinator.answers import InTheWay, Malformed, Unknown
+from coordinator.answers import InTheWay, Malformed, TakesTooLong, Unknown
 from store.connections import ClosedAlready, NoSuchConnection
 from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Contended, Locked, NotUndecided
 from store.runs import Superseded
@@ -17,6 +17,7 @@ _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (Malformed, HTTPStatus.BAD_REQUEST),
     (Unknown, HTTPStatus.NOT_FOUND),
     (InTheWay, HTTPStatus.CONFLICT),
+    (TakesTooLong, HTTPStatus.SERVICE_UNAVAILABLE),
     (NotUndecided, HTTPStatus.NOT_FOUND),
     (NoSuchConnection, HTTPStatus.NOT_FOUND),
     (Locked, HTTPStatus.SERVICE_UNAVAILABLE),

@@ -105,6 +105,7 @@ class Elsewhere:
         ("connection", "list", "--closed"),
         ("findings", "list"),
         ("audit", "--what", "user-add", "--limit", "2"),
+        ("audit", "--what", "user-add", "--limit", "3"),
     ],
 )
 def test_the_answer_is_the_same(service: Service, elsewhere: Elsewhere, txn: str, arguments: tuple[str, ...]) -> None:

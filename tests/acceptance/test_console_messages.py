@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from urllib.parse import urlencode
+from uuid import uuid4
 
 import pytest
 
@@ -46,6 +47,20 @@ def test_looking_takes_nothing(begin: Begin, anna: Operator, address: str) -> No
     assert session.receiver(address, credit=3).bodies() == bodies
 
 
+@pytest.mark.rule("D11")
+def test_the_page_to_retire_what_a_consumer_has_says_so(begin: Begin, anna: Operator, address: str) -> None:
+    """As an open page of what waited has it still."""
+    session = begin()
+    post(session, address, b"x")
+    listed = anna.ask(f"/console/browse?{urlencode({'name': address})}")
+    (retire,) = (each for each in listed.links if "do=message-retire" in each)
+    assert anna.ask(retire).status == 200
+    session.receiver(address, credit=1).take()
+    page = anna.ask(retire)
+    assert page.status == 409
+    assert "in the hands of a consumer" in page.text("p")
+
+
 def test_what_a_message_says_is_for_operators(service: Service, begin: Begin, anna: Operator, address: str) -> None:
     post(begin(), address, b"secret")
     page = anna.ask(f"/console/browse?{urlencode({'name': address})}")
@@ -69,6 +84,9 @@ def test_a_message_is_found_by_what_its_client_called_it(begin: Begin, anna: Ope
     early = anna.ask(f"/console/messages?{urlencode({'message_id': called, 'until': '1h', 'since': '2h'})}")
     assert (early.status, rows_of(early)) == (404, 0)
     assert early.text("p").startswith(f"no message with the message-id '{called}' was posted from ")
+    (none,) = (each for each in anna.ask(f"/console/find?what={uuid4()}").links if "/messages?" in each)
+    assert anna.ask(none).status == 404
+    assert anna.ask("/console/messages").status == 200
     soon = anna.ask(f"/console/messages?{urlencode({'message_id': called, 'since': 'soon'})}")
     assert (soon.status, soon.text("p").startswith("'soon' is no time; ")) == (400, True)
     assert anna.ask(f"/console/find?{urlencode({'what': 'a' + chr(0)})}").status == 400

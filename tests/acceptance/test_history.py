@@ -8,15 +8,16 @@ import json
 import time
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from coordinator import timeline
+from coordinator import message_ids, timeline
 from coordinator.__main__ import app
 from coordinator.address.addresses import UNANSWERED as ADDRESS
+from coordinator.answers import TakesTooLong
 from store.database import connected
 from store.embedded.running import running_url
 from tests.fix_check_back import Plant
@@ -368,6 +369,37 @@ def test_two_with_one_message_id(begin: Begin, service: Service, ask: Ask, addre
     posts = [line.split()[3] for line in shown.splitlines() if line.endswith(" octets")]
     assert posts == [str(number) for number in _halves(ask, address)]
     assert shown.count("transaction: none: posted outside transactions") == 2
+
+
+def test_of_many_with_one_message_id_the_first_are_told_and_that_there_are_more(
+    begin: Begin, service: Service, address: str
+) -> None:
+    sender = begin().sender(address)
+    for _ in range(3):
+        assert sender.outcome(Properties(message_id=address).encoded() + data(b"1")) == Accepted()
+    now = datetime.now(UTC)
+    wanted: dict[str, Any] = {
+        "message_id": address,
+        "since": now - timedelta(hours=1),
+        "until": now + timedelta(minutes=1),
+    }
+    with connected(running_url(service.data_dir)) as connection, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(message_ids, "_MOST_LIVES", 2)
+        found = message_ids.messages(connection, **wanted)
+        assert len(found) == 2
+        assert found[0].notes[-1] == "there are more messages with this message-id than these 2: say a shorter time"
+        patched.setattr(message_ids, "_MOST_LIVES", 3)
+        assert [each.notes for each in message_ids.messages(connection, **wanted)] == [[], [], []]
+
+
+def test_a_search_ends_with_its_time(begin: Begin, service: Service, address: str) -> None:
+    """Not with the statement that finds some: a text may be in many messages."""
+    post(begin(), address, Properties(message_id=address).encoded())
+    now = datetime.now(UTC)
+    with connected(running_url(service.data_dir)) as connection, pytest.raises(TakesTooLong, match="a shorter one"):
+        message_ids.messages(
+            connection, message_id=address, since=now - timedelta(hours=1), until=now + timedelta(hours=1), seconds=-1
+        )
 
 
 def _refused(service: Service, noun: str, *arguments: str) -> Result:

@@ -35,7 +35,7 @@ _NOT_OVER_HTTP = {
 }
 
 #: arguments of functions that no request gives
-_OF_THE_STORE = {"connection", "found", "least_bytes", "root"}
+_OF_THE_STORE = {"connection", "found", "least_bytes", "root", "seconds"}
 
 
 def _commands(of: object, name: str = "") -> Iterator[str]:

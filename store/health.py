@@ -19,7 +19,7 @@ from store.embedded.programs import OLDEST_MAJOR
 from store.embedded.running import runs_here
 from store.errors import ONLY_READS, Locked, StoreError, StoreUnavailable, boundary, from_sqlstate
 from store.heartbeat import CLOCK_SECONDS
-from store.locks import HeldUp, asynchronous_standbys, held_up, standby_waited_for
+from store.locks import HeldUp, held_up, standby_waited_for, standbys_that_may_lack
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import BEATING, READ_ONLY
 from store.tables import SCHEMA, consumer_group, entry, heartbeat, instance, removed_group, retention, txn
@@ -88,7 +88,7 @@ class Health:
     #: the synchronous standby that commits of the service wait for, and which are connected; None: none waits for long
     standby_waited_for: str | None
     #: standbys that may lack what was acknowledged last; None: there is none, or the role may not see it
-    asynchronous_standbys: str | None
+    standbys_that_may_lack: str | None
     #: the error with which the database refuses it at each attempt, as where its disk is full
     commit_refused_with: str | None
     #: from which day on all messages, and all decisions, are there; None: none was ever dropped
@@ -194,7 +194,7 @@ def _health(connection: Connection, waits: HeldUp, data_dir: Path | None) -> Hea
         commit_waits_seconds=max((each for each in (waits.seconds, commit_waits) if each is not None), default=None),
         held_up_by=waits.by,
         standby_waited_for=standby_waited_for(connection, _LONG_SECONDS),
-        asynchronous_standbys=asynchronous_standbys(connection),
+        standbys_that_may_lack=standbys_that_may_lack(connection),
         commit_refused_with=str(from_sqlstate(refused_with)) if refused_with else None,
         messages_kept_from=kept.get("half"),
         decisions_kept_from=kept.get("op"),

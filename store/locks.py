@@ -81,11 +81,11 @@ _STANDBY = text(
                          and wait_event = 'SyncRep'
                          and query_start < clock_timestamp() - make_interval(secs => :seconds))"""
 )
-#: Standbys of their own sessions, and not what reads logical changes.
-_ASYNCHRONOUS = text(
-    """select string_agg(r.application_name, ', ' order by r.application_name)
+#: Standbys, and not what reads logical changes: commits wait for those that are ``sync``, and for some of a quorum.
+_MAY_LACK = text(
+    """select string_agg(format('%s (%s)', r.application_name, r.sync_state), ', ' order by r.application_name)
          from pg_stat_replication r
-        where r.state = 'streaming' and r.sync_state = 'async'
+        where r.state in ('streaming', 'catchup') and (r.sync_state <> 'sync' or r.state = 'catchup')
           and not exists (select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical')"""
 )
 
@@ -123,10 +123,12 @@ def waiting_for_standby(connection: Connection) -> int:
     return int(found or 0)
 
 
-def asynchronous_standbys(connection: Connection) -> str | None:
-    """Return the standbys that commits do not wait for, by name; None: there is none, or the role may not see it."""
+def standbys_that_may_lack(connection: Connection) -> str | None:
+    """Return the standbys that may lack what was acknowledged last, by name and ``sync_state``: those that commits do
+    not wait for, and each of a quorum, as they wait for some. None: there is none, or the role may not see it.
+    """
     with boundary():
-        found: str | None = connection.scalar(_ASYNCHRONOUS)
+        found: str | None = connection.scalar(_MAY_LACK)
         connection.rollback()
     return found
 

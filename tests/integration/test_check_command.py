@@ -226,13 +226,23 @@ def test_a_synchronous_standby_that_commits_wait_for_is_named(
 
 
 @pytest.mark.rule("H19")
-def test_a_standby_that_may_lack_the_last_commits_is_named(two_servers: TwoServers) -> None:
-    with connected(two_servers.first_url) as primary:
-        while (found := health.read(primary).asynchronous_standbys) is None:  # until it follows
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [("", "walreceiver (async)"), ("any 1 (walreceiver, b)", "walreceiver (quorum)"), ("first 1 (walreceiver)", None)],
+)
+def test_a_standby_that_may_lack_the_last_commits_is_named(
+    two_servers: TwoServers, names: str, said: str | None
+) -> None:
+    kinds = "select sync_state from pg_stat_replication where state = 'streaming'"
+    with closing(Truth(two_servers.first_url)) as truth, connected(two_servers.first_url) as primary:
+        truth.run(f"alter system set synchronous_standby_names = '{names}'")
+        truth.run("select pg_reload_conf()")
+        expected = said.split("(")[1].rstrip(")") if said else "sync"
+        while truth.rows(kinds) != [(expected,)]:
             time.sleep(0.1)
-        assert found == "walreceiver"
+        assert health.read(primary).standbys_that_may_lack == said
     with connected(two_servers.second_url) as standby:
-        assert health.read(standby).asynchronous_standbys is None
+        assert health.read(standby).standbys_that_may_lack is None
 
 
 @pytest.mark.rule("F2")

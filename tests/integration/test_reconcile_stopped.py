@@ -77,7 +77,7 @@ def _pythons_of_spark(running: Running) -> list[bytes]:
     for pid in running.others():
         with suppress(OSError):
             lines.append(Path(f"/proc/{pid}/cmdline").read_bytes())
-    return [line for line in lines if b"pyspark" in line and b"java" not in line.split(b"\0")[0]]
+    return [line for line in lines if b"pyspark" in line and b"python" in line.split(b"\0")[0]]
 
 
 def _stop(running: Running, numbers: Sequence[signal.Signals]) -> None:

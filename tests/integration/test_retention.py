@@ -150,11 +150,11 @@ def test_what_is_undelivered_is_carried_whole(days: Days) -> None:
 def test_what_was_consumed_not_long_ago_is_carried(days: Days) -> None:
     orders = days.address("orders")
     late, early = days.half(OLD, to=orders), days.half(OLD, to=orders)
-    days.accepted([late], to=orders, at=NOW - timedelta(hours=71))
+    days.accepted([late], to=orders, at=NOW - timedelta(hours=60))  # the run of all tests has begun hours ago
     days.accepted([early], to=orders, at=NOW - timedelta(hours=73))
     # in a transaction that was declared two days before it was decided
     long = days.half(OLD, to=orders)
-    decided = NOW - timedelta(hours=71)
+    decided = NOW - timedelta(hours=60)
     days.accepted([long], to=orders, at=decided, declared_at=decided - timedelta(days=2))
     assert days.drop().carried == 2
     assert days.halves() == [late, long]

@@ -110,14 +110,22 @@ def close(connection: Connection, *, connection_id: str, reason: str | None = No
     return {"connection": str(wanted), "closed": True}
 
 
-def purge(connection: Connection, *, name: str, seconds: float | None = None) -> Answer:
-    """Throw away the messages that wait at an address, in all its groups; those that consumers hold stay.
+def purge(
+    connection: Connection,
+    *,
+    name: str,
+    until: Annotated[int | None, Field(ge=0, lt=1 << 63)] = None,
+    seconds: float | None = None,
+) -> Answer:
+    """Throw away the messages that wait at an address, in all its groups; those that consumers hold stay, and those
+    posted after it has begun.
 
-    ``seconds``: no piece begins later; None: no limit. ``finished``: else the same act goes on.
+    ``seconds``: no piece begins later; None: no limit. ``finished``: else the same act goes on with the ``until`` that
+    ``next`` has.
 
     :raises Unknown: there is no such address.
     """
-    done = purging.purge(connection, name, seconds=seconds)
+    done = purging.purge(connection, name, until=until, seconds=seconds)
     if done is None:
         raise Unknown(f"there is no address {shown(name)}")
     return asdict(done)

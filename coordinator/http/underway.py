@@ -45,7 +45,8 @@ def replayed(total: dict[str, Any], piece: Answer) -> dict[str, Any] | None:
 def purged(total: dict[str, Any], piece: Answer) -> dict[str, Any] | None:
     total["purged"] = total.get("purged", 0) + piece["purged"]
     total["held"] = piece["held"]
-    return None if piece["finished"] else {}
+    following: dict[str, Any] | None = piece["next"]
+    return following
 
 
 def repaired(total: dict[str, Any], piece: Answer) -> dict[str, Any] | None:

@@ -104,7 +104,7 @@ def test_a_replay_goes_on_where_another_has_stopped(begin: Begin, service: Servi
 def test_what_waits_is_purged(begin: Begin, service: Service, address: str) -> None:
     session = begin()
     post(session, address, b"1", b"2")
-    assert done(service, f"/addresses/{address}/purge") == {"purged": 2, "held": 0, "finished": True}
+    assert done(service, f"/addresses/{address}/purge") == {"purged": 2, "held": 0, "finished": True, "next": None}
     (line,) = [each for each in got(service, "/audit?what=purge") if each["subject"] == address]
     assert line["os_user"] == "anna"
     status, detail = refused(service, "/addresses/none/purge")
@@ -207,6 +207,7 @@ def test_users_are_disabled_and_permissions_taken(service: Service) -> None:
         ("/dead-letters/none/replay", {"ids": [1] * 1001}, 400, "ids: List should have at most 1000 items"),
         ("/dead-letters/none/replay", {"all": True, "after": 1 << 63}, 400, "after: Input should be less than 922"),
         ("/dead-letters/none/replay", {"all": True, "to": "a\0"}, 400, "expected no NUL character"),
+        ("/addresses/orders/purge", {"until": -1}, 400, "until: Input should be greater than or equal to 0"),
         ("/dead-letters/none/replay", {"all": True, "seconds": 1}, 400, "seconds: Extra inputs are not permitted"),
         ("/groups/none/seek", {"to": "2026-01-01T00:00:00Z"}, 404, "there is no address 'none'"),
         ("/groups/orders/seek", {"to": "yesterday"}, 400, "to: expected a time such as 2026-11-22T12:00:00Z"),
@@ -314,11 +315,16 @@ def test_long_acts_go_on_piece_by_piece(brief: Service) -> None:
     for group in ("one", "two"):
         session.receiver(f"news::{group}").detach()
     post(session, "news", b"1", b"2")
-    purged = [done(brief, "/addresses/news/purge")]
-    while not purged[-1]["finished"]:
-        purged.append(done(brief, "/addresses/news/purge"))
-    assert [each["purged"] for each in purged[:2]] == [2, 2]
-    assert sum(each["purged"] for each in purged) == 4
+    told = done(brief, "/addresses/news/purge")
+    purged = [told["purged"]]
+    post(session, "news", b"later")
+    while told["next"] is not None:
+        assert not told["finished"]
+        told = done(brief, "/addresses/news/purge", **told["next"])
+        purged.append(told["purged"])
+    assert (told["finished"], [each for each in purged if each]) == (True, [2, 2])
+    for group in ("one", "two"):
+        assert session.receiver(f"news::{group}", credit=3).take().body == b"later"
     peer.close_socket()
 
 

@@ -18,7 +18,7 @@ from coordinator.timeline import as_utc
 from store import addresses, connections, dead_letters, purge, seeks, undecided
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from sqlalchemy import Connection
 
@@ -119,9 +119,16 @@ def of_replay(
     return lines or ["No letter is there that would be posted."]
 
 
-def of_repair(connection: Connection, *, run: str, finding: int | None = None) -> list[str]:
+def looked_at(connection: Connection, *, run: str) -> dict[str, str]:
+    """Return the argument of :func:`coordinator.acts.repair` that says which state of the run a page tells of."""
+    return {"seen_at": repairs.stored_run(connection, run).seen_at.isoformat()}
+
+
+def of_repair(
+    connection: Connection, *, run: str, finding: int | None = None, seen_at: datetime | None = None
+) -> list[str]:
     """Of :func:`coordinator.acts.repair`."""
-    found = repairs.of_run(connection, run, finding=finding)
+    found = repairs.of_run(connection, run, finding=finding, seen_at=seen_at)
     lines: list[str] = []
     count, others, end = 0, False, time.monotonic() + _SECONDS
     by_hand = repairs.ByHand()

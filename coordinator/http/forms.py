@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -26,6 +26,7 @@ from coordinator.http.problems import Refused
 from coordinator.http.underway import Add, Underway, Work
 from coordinator.operations import ACTS, Operation
 
+_Told = TypeVar("_Told")
 _REASON = "Reason, for the audit"
 #: What acts on users and permissions tell.
 _OPEN = {
@@ -37,7 +38,8 @@ _OPEN = {
 class Form(NamedTuple):
     """``about``: the page of what it is done to, and its parameter there, with the argument that names it. ``labels``:
     of the arguments that a person gives; a page gives the others. ``preview`` says what would be done; ``first``: it is
-    asked once the arguments are given, before the act; ``add``: it goes on in pieces.
+    asked once the arguments are given, before the act; ``looked_at``: has the arguments that bind the act to the state
+    that the page tells of, where its URL has none; ``add``: it goes on in pieces.
     """
 
     run: Callable[..., Any]
@@ -46,6 +48,7 @@ class Form(NamedTuple):
     labels: Mapping[str, str] = {}
     preview: Callable[..., list[str]] | None = None
     first: bool = False
+    looked_at: Callable[..., dict[str, str]] | None = None
     add: Add | None = None
 
     @property
@@ -81,14 +84,14 @@ FORMS = {
         Form(acts.close, "Close connection", ("connection", "id", "connection_id"), {}, previews.of_close),
         Form(acts.replay, "Replay dead letters", ("letters", "name", "name"),
              {"to": "To this address; empty: to the group that they came from"}, previews.of_replay, True,
-             underway.replayed),
+             add=underway.replayed),
         Form(acts.purge, "Purge address", _ADDRESS, {}, previews.of_purge, add=underway.purged),
         Form(acts.seek, "Move group", _ADDRESS,
              {"back_to": "Back to a time (2026-11-22T12:00:00Z) or a message: what it had comes again",
               "forth_to": "Or forth to it: what waits before is thrown away",
               "to": "Or to it: the group gets what follows, and no others"}, previews.of_seek, True),
         Form(acts.repair, "Repair what was found", ("findings", "run", "run"), {}, previews.of_repair,
-             add=underway.repaired),
+             looked_at=previews.looked_at, add=underway.repaired),
         Form(acts.retire, "Retire message", ("message", "id", "half_id"), {"outcome": "As"}, previews.of_retirement),
         Form(changes.add_address, "Add an address", ("addresses", None, "name"),
              {"name": "Name", "topic": "A topic", "kind": "Kind", **_POLICIES, **_KEPT}),
@@ -126,6 +129,8 @@ Wanted = Annotated[Form, Depends(_form)]
 @forms.get("/act")
 async def show_form(request: Request, form: Wanted) -> Response:
     given = _fixed(request)
+    if form.looked_at is not None:
+        given = {**await _asked(request, form, given, form.looked_at), **given}
     lines = [] if form.first else await _preview(request, form, given)
     return _page(request, form, given, lines)
 
@@ -206,19 +211,24 @@ async def _preview(request: Request, form: Form, given: Mapping[str, str]) -> li
 
     :raises Refused: it would be refused.
     """
-    if form.preview is None:
-        return []
+    return [] if form.preview is None else await _asked(request, form, given, form.preview)
+
+
+async def _asked(request: Request, form: Form, given: Mapping[str, str], ask: Callable[..., _Told]) -> _Told:
+    """Return what ``ask`` tells of the store, with those arguments of the act that it takes.
+
+    :raises Refused: the act would be refused.
+    """
     acting: Acting = request.app.state.acting
-    takes = inspect.signature(form.preview).parameters
+    takes = inspect.signature(ask).parameters
     missing = {"reason": "-", "decision": "commit", "outcome": "accepted"}  # what comes last, where it is needed
     fields = model_of(form.operation).model_fields
     stands_in = {name: value for name, value in missing.items() if name in fields and fields[name].is_required()}
     taken = {**_taken(form, {**stands_in, **given}), **acting.service}
     wanted = {name: value for name, value in taken.items() if name in takes}
     store: Asking = request.app.state.asking
-    ask = form.preview
 
-    def read() -> list[str]:
+    def read() -> _Told:
         with store.asked() as connection:
             return ask(connection, **wanted)
 

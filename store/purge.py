@@ -106,9 +106,7 @@ def purge(
 
         try:
             for group in groups:
-                throw_away(
-                    connection, group, ids, chunk, only=entry.c.id <= last, before_each=begin, after_each=note
-                )
+                throw_away(connection, group, ids, chunk, only=entry.c.id <= last, before_each=begin, after_each=note)
         except _TimeIsOver:
             connection.rollback()
             return Purged(purged=purged, held=0, finished=False, next=Rest(until=last))

@@ -159,6 +159,8 @@ def test_users_are_disabled_and_permissions_taken(service: Service) -> None:
     assert done(service, "/permissions/revoke", verbs="send", pattern="orders", user="carl")["revoked"] == 1
     assert done(service, "/users/carl/remove")["open_now"] is False
     assert got(service, "/audit?what=grant")[0]["reason"] == "before carl"
+    wrong = asked(service, "GET", "/permissions?verb=fly&name=x")
+    assert (wrong.status, wrong.value["detail"].partition(" send, ")[0]) == (400, "verb: expected one of")
 
 
 @all_cases(
@@ -170,6 +172,13 @@ def test_users_are_disabled_and_permissions_taken(service: Service) -> None:
         ("/addresses/orders/set", {"check_most": "0"}, 400, "check_most: expected a number from 1 to 1000"),
         ("/addresses/orders/set", {"max_attempts": 0}, 400, "max_attempts: Input should be greater than or equal to 1"),
         ("/addresses/orders/set", {"kind": "fifo"}, 409, "kind: 'orders' is of kind "),
+        (
+            "/groups/orders/set",
+            {"max_attempts": True},
+            400,
+            "max_attempts: Input should be a valid integer, or Input should be a valid string",
+        ),
+        ("/dead-letters/none/replay", {"ids": ["a", "b"]}, 400, "ids: Input should be a valid integer"),
         ("/groups/orders/set", {"max_attempts": "many"}, 400, "max_attempts: expected a number from 1 to 32767"),
         ("/groups/orders/set", {"retry": "x"}, 400, "retry: "),
         ("/permissions/grant", {"verbs": "fly", "pattern": "x", "user": "a"}, 400, "VERBS: expected some of send, "),

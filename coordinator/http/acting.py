@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import structlog
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from sqlalchemy import Connection, event
 
 from coordinator.answers import InTheWay, Malformed, Unknown, check_reason
 from coordinator.http.access import Person
@@ -26,7 +25,7 @@ from coordinator.http.api import answer
 from coordinator.http.problems import Refused, invalid, refused
 from coordinator.operations import ACTS, OF_THE_SERVICE, ROOT, Operation
 from store import audit, migrations
-from store.database import BRIEF, COUNTING, connected
+from store.database import BRIEF, COUNTING, Commits, connected
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -89,16 +88,16 @@ class Acting:
         patience = COUNTING if operation.long else BRIEF
         takes = inspect.signature(operation.run).parameters
         taken = {name: value for name, value in {**given, **self.service}.items() if name in takes}
-        commits: list[Connection] = []
+        commits = None
         try:
             with connected(self._url, application_name="coordinator api", patience=patience) as connection:
                 migrations.check(connection)
                 audit.act_as(connection, actor)
                 if operation.long:  # others have one SQL transaction
-                    event.listen(connection, "commit", commits.append)
+                    commits = Commits(connection)
                 return operation.run(connection, **taken)
         except _KNOWN as error:
-            raise refused(error, partly=bool(commits)) from None
+            raise refused(error, partly=commits is not None and commits.begun) from None
 
 
 def _tell(operation: Operation, done: Future[Any]) -> None:

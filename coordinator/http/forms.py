@@ -30,6 +30,8 @@ from coordinator.operations import ACTS, Operation
 _Told = TypeVar("_Told")
 #: An option of a command, with its value.
 _OPTION = re.compile(r"(?<!\S)--([a-z-]*[a-z])( ADDRESS)?")
+#: Where a label begins to explain.
+_EXPLAINED = re.compile(r" \(|[:;]")
 _REASON = "Reason, for the audit"
 #: What acts on users and permissions tell.
 _OPEN = {
@@ -203,7 +205,7 @@ def _worded(form: Form, said: str) -> str:
 
     def label(found: re.Match[str]) -> str:
         shown = form.labels.get(found[1].replace("-", "_"))
-        return found[1].replace("-", " ") if shown is None else f'"{shown.partition(":")[0].partition(" (")[0]}"'
+        return found[1].replace("-", " ") if shown is None else f'"{_EXPLAINED.split(shown)[0]}"'
 
     return _OPTION.sub(label, said)
 

@@ -213,6 +213,18 @@ def test_of_letters_alike_no_others_are_replayed(service: Service, begin: Begin,
     assert got(service, f"/dead-letters/{address}") == []
 
 
+def test_a_letter_that_stays_says_what_to_write_in_the_page(
+    service: Service, begin: Begin, anna: Operator, address: str
+) -> None:
+    buried(service, begin(), address, 1)
+    service.cli("address", "remove", address, "--force")
+    looked = anna.sent(form("dead-letters-replay", name=f"%DLQ%{address}", all="true"), look="1")
+    said = f"there is no address '{address}'; give \"To this address\""
+    assert f"1 letter stays: {said}." in looked.text("p")
+    done = anna.answer(looked)
+    assert f": {said}" in done.text("p")
+
+
 # Other acts.
 
 
@@ -481,6 +493,7 @@ def test_a_purge_in_pieces_leaves_what_is_posted_later_and_says_what_a_failed_pi
         assert ("What was done, at least" in ended.text("h2"), facts(ended)["Purged"]) == (True, "2")
     with _no_purge_of(slow, "one"):
         page = anna.sent(path)
+        assert "Back, without doing it" not in page.text("a")
         assert "a part of it may be done" in (page if page.status == 503 else _until_ended(anna, page.path)).text("p")
     peer.close_socket()
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from coordinator import repairs
 from coordinator.address.addresses import (
@@ -110,14 +110,22 @@ def close(connection: Connection, *, connection_id: str, reason: str | None = No
     return {"connection": str(wanted), "closed": True}
 
 
-def purge(connection: Connection, *, name: str, seconds: float | None = None) -> Answer:
-    """Throw away the messages that wait at an address, in all its groups; those that consumers hold stay.
+def purge(
+    connection: Connection,
+    *,
+    name: str,
+    until: Annotated[int | None, Field(ge=0, lt=1 << 63)] = None,
+    seconds: float | None = None,
+) -> Answer:
+    """Throw away the messages that wait at an address, in all its groups; those that consumers hold stay, and those
+    posted after it has begun.
 
-    ``seconds``: no piece begins later; None: no limit. ``finished``: else the same act goes on.
+    ``seconds``: no piece begins later; None: no limit. ``finished``: else the same act goes on with the ``until`` that
+    ``next`` has.
 
     :raises Unknown: there is no such address.
     """
-    done = purging.purge(connection, name, seconds=seconds)
+    done = purging.purge(connection, name, until=until, seconds=seconds)
     if done is None:
         raise Unknown(f"there is no address {shown(name)}")
     return asdict(done)
@@ -241,29 +249,33 @@ def repair(
     finding: Annotated[int | None, Field(ge=1, lt=1 << 31)] = None,
     apply: bool = False,
     after: Annotated[int, Field(ge=0, lt=1 << 31)] = 0,
+    seen_at: AwareDatetime | None = None,
     seconds: float | None = None,
 ) -> Answer:
     """Say what the store can do about the findings of a stored run, and do it, with ``apply``; the first decision wins,
-    and nothing is done twice. ``finding``: about that of this number alone.
+    and nothing is done twice. ``finding``: about that of this number alone. ``seen_at``: of the run that was looked at:
+    one that was stored again meanwhile has other findings by the same numbers, and is refused.
 
     ``seconds``: no piece begins later; None: no limit. ``repairs``: by finding, the ``state`` (``can``, ``done`` or
     ``cannot``) and what is ``said``; ``by_hand``: the first of those alike that a person repairs, with how many
-    ``findings`` there are; ``next``: None, or the ``after`` with which the same act goes on.
+    ``findings`` there are; ``next``: None, or the ``after`` and ``seen_at`` with which the same act goes on.
 
     :raises Malformed: ``run`` is no number.
     :raises Unknown: there is no such run, or it has no such finding.
+    :raises Superseded: the run was stored again, since ``seen_at`` or meanwhile.
     """
-    found = repairs.of_run(connection, run, finding=finding, after=after)
+    found = repairs.of_run(connection, run, finding=finding, after=after, seen_at=seen_at)
     lines: list[Answer] = []
-    by_hand, rest = repairs.ByHand(), None
+    by_hand = repairs.ByHand()
+    rest: Answer | None = None
     end = inf if seconds is None else time.monotonic() + seconds
     for piece in repairs.pieces(connection, found, apply=apply):
         lines += piece.lines
         by_hand.add(piece.by_hand)
         if piece.through is not None and (len(lines) >= _MOST_REPAIRED or time.monotonic() > end):
-            rest = {"after": piece.through}
+            rest = {"after": piece.through, "seen_at": found.seen_at}
             break
-    return {"applied": apply, "repairs": lines, "by_hand": by_hand.told(), "next": rest}
+    return {"seen_at": found.seen_at, "applied": apply, "repairs": lines, "by_hand": by_hand.told(), "next": rest}
 
 
 # One message is retired by hand.

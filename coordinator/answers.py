@@ -60,12 +60,14 @@ _MOST_OCTETS = 1 << 22
 
 
 class _Refused(Exception):
-    """``option``: the name of the argument that is wrong, as the API has it; None: it is in the message, or is none."""
+    """``option``: the name of the argument that is wrong, as the API has it; None: it is in the message, or is none.
+    ``flag``: its name in the command line, where that is another.
+    """
 
-    def __init__(self, said: str, option: str | None = None) -> None:
+    def __init__(self, said: str, option: str | None = None, *, flag: str | None = None) -> None:
         super().__init__(said if option is None else f"{option}: {said}")
         #: the message of the command line
-        self.by_option = said if option is None else f"--{option.replace('_', '-')}: {said}"
+        self.by_option = said if option is None else f"--{flag or option.replace('_', '-')}: {said}"
 
 
 class Unknown(_Refused):
@@ -384,7 +386,7 @@ def all_permissions(connection: Connection, *, verb: str | None = None, name: st
     if verb is None or name is None:
         raise Malformed("verb, name: expected both, or none")
     if verb not in set(permissions.Verb):
-        raise Malformed("expected one of " + ", ".join(permissions.Verb), "who")
+        raise Malformed("expected one of " + ", ".join(permissions.Verb), "verb", flag="who")
     lines: list[Answer] = []
     if permissions.none_counts(connection):
         lines.append({"user": None, "role": ANONYMOUS, "pattern": ANYTHING})

@@ -117,8 +117,8 @@ def set_address(
         if text is not None:
             changes[column] = _check_term(option, text, least, most)
     if not changes:
-        options = "--kind, --on-expiry, --max-attempts, --retry, --retention-hours and --check-..."
-        raise Malformed(f"give at least one of {options}")
+        options = "--kind, --on-expiry, --max-attempts, --retry, --retention-hours, --check-immunity"
+        raise Malformed(f"give at least one of {options}, --check-interval and --check-most")
     if kind is not None:
         _check_kind(kind)
     before = addresses.kind_of(connection, name)
@@ -298,8 +298,7 @@ def grant(
     :raises Malformed: one of these can be none.
     :raises Unknown: there is no such user.
     """
-    grantee, wanted = _grantee(user, role), _verbs(verbs)
-    _check_pattern(pattern)
+    grantee, wanted = permission_of(verbs, pattern, user, role)
     open_before = permissions.none_counts(connection)
     if not permissions.grant(connection, grantee, wanted, pattern):
         raise Unknown(f"there is no user {grantee.user}")
@@ -320,13 +319,27 @@ def revoke(
     :raises Malformed: one of these can be none.
     :raises Unknown: there is no such permission.
     """
-    grantee, wanted = _grantee(user, role), _verbs(verbs)
-    _check_pattern(pattern)
+    grantee, wanted = permission_of(verbs, pattern, user, role)
     found = permissions.revoke(connection, grantee, wanted, pattern)
     if not found:
-        who = f"the role {grantee.role}" if grantee.user is None else grantee.user
-        raise Unknown(f"{who} has no such permission with the pattern {pattern}")
+        raise no_permission(grantee, pattern)
     return {"revoked": found, "open_before": False, "open_now": permissions.none_counts(connection)}
+
+
+def no_permission(grantee: Grantee, pattern: str) -> Unknown:
+    """Return the error of a revocation that finds nothing."""
+    who = f"the role {grantee.role}" if grantee.user is None else grantee.user
+    return Unknown(f"{who} has no such permission with the pattern {pattern}")
+
+
+def permission_of(verbs: str, pattern: str, user: str | None, role: str | None) -> tuple[Grantee, list[Verb]]:
+    """Return whose permission it is, and its verbs.
+
+    :raises Malformed: one of the arguments of :func:`grant` can be none.
+    """
+    grantee, wanted = _grantee(user, role), _verbs(verbs)
+    _check_pattern(pattern)
+    return grantee, wanted
 
 
 def _grantee(user: str | None, role: str | None) -> Grantee:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from coordinator import repairs
 from coordinator.acts import goals_of, moved_to, retirable, way_of
 from coordinator.address.addresses import shown
-from coordinator.answers import Unknown, connection_id_of, group_of, txn_id_of
-from coordinator.changes import since
+from coordinator.answers import Unknown, connection_id_of, group_of, txn_id_of, user_name
+from coordinator.changes import no_permission, permission_of, since
 from coordinator.timeline import as_utc
-from store import addresses, connections, dead_letters, purge, seeks, undecided
+from store import addresses, connections, dead_letters, permissions, purge, seeks, undecided
+from store.tables import ANONYMOUS
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from sqlalchemy import Connection
 
@@ -27,14 +28,16 @@ _MOST_LETTERS = 500
 _MOST = 10_000
 #: repairs that are told one by one
 _MOST_TOLD = 20
+_FIRST = "The first decision wins and stays."
 _STATES = {"can": "It would", "done": "Done already:", "cannot": "It cannot be repaired:"}
 #: After so many no other letters, or findings, are looked at.
 _SECONDS = 3.0
 
 
-def of_decision(connection: Connection, *, txn_id: str) -> list[str]:
-    """Of :func:`coordinator.acts.resolve` and ``resume``.
+def of_decision(connection: Connection, *, txn_id: str, decision: str | None = None) -> list[str]:
+    """Of :func:`coordinator.acts.resolve`. ``decision``: None: it is not said yet.
 
+    :raises CannotCommit: its client alone can commit it.
     :raises AlreadyDecided: with the decision, and who made it.
     :raises NotUndecided: no such transaction is known.
     """
@@ -42,10 +45,33 @@ def of_decision(connection: Connection, *, txn_id: str) -> list[str]:
     found = undecided.outcome_of(connection, wanted)
     if found is None or found.outcome != "undecided":
         raise undecided.not_undecided(connection, wanted)
+    if decision == "commit":
+        undecided.check_commit(connection, wanted)
+    if not undecided.checkable(connection, wanted):
+        return [
+            f"It is undecided, with {found.posted:,} messages posted, which its client alone can commit: a rollback "
+            "throws them away.",
+            f"It has retired {found.retired:,} deliveries: a rollback gives them back.",
+            _FIRST,
+        ]
     return [
         f"It is undecided, with {found.posted:,} messages posted: a commit delivers them, a rollback throws them away.",
         f"It has retired {found.retired:,} deliveries: a commit ends them, a rollback gives them back.",
-        "The first decision wins and stays.",
+        _FIRST,
+    ]
+
+
+def of_check(connection: Connection, *, txn_id: str) -> list[str]:
+    """Of :func:`coordinator.acts.resume`.
+
+    :raises CannotCheck: it is a plain transaction.
+    :raises AlreadyDecided: with the decision, and who made it.
+    :raises NotUndecided: no such transaction is known.
+    """
+    undecided.check_resume(connection, txn_id_of(txn_id))
+    return [
+        "It is undecided: its checkers are asked about it again, from the first check on.",
+        "That begins at once, or when its client has left it, or its time is over.",
     ]
 
 
@@ -119,9 +145,16 @@ def of_replay(
     return lines or ["No letter is there that would be posted."]
 
 
-def of_repair(connection: Connection, *, run: str, finding: int | None = None) -> list[str]:
+def looked_at(connection: Connection, *, run: str) -> dict[str, str]:
+    """Return the argument of :func:`coordinator.acts.repair` that says which state of the run a page tells of."""
+    return {"seen_at": repairs.stored_run(connection, run).seen_at.isoformat()}
+
+
+def of_repair(
+    connection: Connection, *, run: str, finding: int | None = None, seen_at: datetime | None = None
+) -> list[str]:
     """Of :func:`coordinator.acts.repair`."""
-    found = repairs.of_run(connection, run, finding=finding)
+    found = repairs.of_run(connection, run, finding=finding, seen_at=seen_at)
     lines: list[str] = []
     count, others, end = 0, False, time.monotonic() + _SECONDS
     by_hand = repairs.ByHand()
@@ -158,6 +191,73 @@ def of_resumption(connection: Connection, *, name: str) -> list[str]:
     if pause is None or pause.paused_at is None:
         return [f"{shown(name)} is not paused."]
     return [f"{shown(name)} is paused {since(asdict(pause))}."]
+
+
+def of_grant(
+    connection: Connection, *, verbs: str, pattern: str, user: str | None = None, role: str | None = None
+) -> list[str]:
+    """Of :func:`coordinator.changes.grant`."""
+    grantee, wanted = permission_of(verbs, pattern, user, role)
+    if grantee.user is not None and not permissions.is_user(connection, grantee.user):
+        raise Unknown(f"there is no user {grantee.user}")
+    who = f"All users with the role {grantee.role}" if grantee.user is None else grantee.user
+    who = "Clients without a login" if grantee.role == ANONYMOUS else who
+    before = permissions.there(connection)
+    return [f"{who} may {', '.join(wanted)} {pattern}, at once.", *_who_may(before, before._replace(permissions=True))]
+
+
+def of_revocation(
+    connection: Connection, *, verbs: str, pattern: str, user: str | None = None, role: str | None = None
+) -> list[str]:
+    """Of :func:`coordinator.changes.revoke`.
+
+    :raises Unknown: there is no such permission.
+    """
+    grantee, wanted = permission_of(verbs, pattern, user, role)
+    count = permissions.count(connection, grantee, wanted, pattern)
+    if not count:
+        raise no_permission(grantee, pattern)
+    after = permissions.there(connection, but=(grantee, wanted, pattern))
+    lines = _who_may(permissions.there(connection), after)
+    return [f"{count} permissions are taken back, and links that need them are detached at once.", *lines]
+
+
+def of_new_user(connection: Connection) -> list[str]:
+    """Of :func:`coordinator.changes.add_user`."""
+    before = permissions.there(connection)
+    return _who_may(before, before._replace(users=True))
+
+
+def of_user_removal(connection: Connection, *, name: str) -> list[str]:
+    """Of :func:`coordinator.changes.remove_user`.
+
+    :raises Unknown: there is no such user.
+    """
+    name = user_name(name)
+    if not permissions.is_user(connection, name):
+        raise Unknown(f"there is no user {name}")
+    lines = _who_may(permissions.there(connection), permissions.there(connection, but_user=name))
+    return ["Its password, roles and permissions go with it, and its connections are closed.", *lines]
+
+
+def _who_may(before: permissions.There, after: permissions.There) -> list[str]:
+    """Say what counts before a change of users and permissions, and after it."""
+    lines = [
+        "Up to now clients without a login may do everything, as there is no user and no permission."
+        if before.none_counts
+        else "Up to now permissions count: clients without a login may do what the role anonymous may."
+    ]
+    if after.none_counts:
+        lines.append("Then no user and no permission is left: clients without a login may do everything.")
+    elif not after.permissions:
+        lines.append("Then there is no permission: no client may do anything, until it is granted.")
+    elif before.none_counts:
+        lines.append("Then permissions count: clients without a login may do what the role anonymous may.")
+    else:
+        lines.append("That stays so.")
+    if before.none_counts:
+        lines.append("To let them go on as before, grant all with the pattern * to the role anonymous first.")
+    return lines
 
 
 def of_retirement(connection: Connection, *, half_id: str, group: str) -> list[str]:

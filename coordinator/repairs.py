@@ -17,6 +17,7 @@ from coordinator.address.dead_letters import mark_of
 from coordinator.address.enqueue import terms_again
 from coordinator.answers import Answer, Malformed, Unknown, run_of
 from coordinator.heads import whole_head
+from coordinator.timeline import as_utc
 from store import partitions, runs
 from store import repairs as of_store
 from store.repairs import Decide, Release, Replay, Requeue, Resume
@@ -50,15 +51,26 @@ class Found:
     decides: Callable[[], Iterable[Mapping[str, Any]]] | None = None
 
 
-def of_run(connection: Connection, number: str, *, finding: int | None = None, after: int = 0) -> Found:
-    """Return what a stored run has found, behind the number ``after``. ``finding``: that of this number alone.
+def of_run(
+    connection: Connection,
+    number: str,
+    *,
+    finding: int | None = None,
+    after: int = 0,
+    seen_at: datetime | None = None,
+) -> Found:
+    """Return what a stored run has found, behind the number ``after``. ``finding``: that of this number alone;
+    ``seen_at``: of the run as of then, which a person has looked at; None: as it is now.
 
     :raises Malformed: ``number`` is none of a run.
     :raises Unknown: there is no such run, or it has no such finding.
+    :raises Superseded: the run was stored again since ``seen_at``, and its numbers may be of other findings.
     """
-    if not (number.isascii() and number.isdecimal() and len(number) <= _DIGITS):
-        raise Malformed(f"RUN: expected the number of a run, not {number[:80]!r}")
-    stored = run_of(connection, int(number))
+    stored = stored_run(connection, number)
+    if seen_at is not None and seen_at != stored.seen_at:
+        now, then = as_utc(stored.seen_at), as_utc(seen_at)
+        said = f"run {stored.id} was stored again, as of {now}; what was looked at is as of {then}: look at it anew"
+        raise runs.Superseded(said)
 
     def plain(each: runs.Finding) -> dict[str, Any]:
         return {**asdict(each), "txn_id": each.txn_id and str(each.txn_id)}
@@ -78,6 +90,13 @@ def of_run(connection: Connection, number: str, *, finding: int | None = None, a
 
     reason = f"{of_store.REASON} run {stored.id}, {stored.seen_at.astimezone(UTC).isoformat()}"
     return Found(seen_at=stored.seen_at, reason=reason, findings=findings, decides=decides)
+
+
+def stored_run(connection: Connection, number: str) -> runs.Stored:
+    """Return the stored run that ``number`` stands for; as :func:`of_run`."""
+    if not (number.isascii() and number.isdecimal() and len(number) <= _DIGITS):
+        raise Malformed(f"RUN: expected the number of a run, not {number[:80]!r}")
+    return run_of(connection, int(number))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,6 +164,8 @@ class Timeline:
     outcome: str
     #: of a transaction that was asked for by its id
     summary: Outcome | None = None
+    #: it is undecided, and operators can commit it, and have it checked
+    checkable: bool = False
     now: datetime
     archive: Archived
     events: list[Event] = field(default_factory=list)
@@ -204,6 +206,7 @@ def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path |
         return None
     outcome = "undecided" if decided is None else decided.decision
     line = Timeline(txn_id=txn_id, outcome=outcome, now=now, archive=archive)
+    line.checkable = row is not None and row["producer_group"] is not None
     line.summary = outcome_of(connection, txn_id)
     if line.summary is None and decided is not None:  # the events have the names of its addresses
         line.summary = decided_outcome(txn_id, decided, len(decided.retired))

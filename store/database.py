@@ -12,7 +12,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool
 
 from store.errors import DatabaseUrlInvalid, NoAnswer, OldPrimary, StoreUnavailable, boundary
@@ -227,6 +227,17 @@ def reading(url: str, *, application_name: str, patience: Patience) -> Iterator[
         connection.execute(text("set default_transaction_read_only = on"))
         connection.commit()
         yield connection
+
+
+class Commits:
+    """Knows of a connection, from now on, whether a commit was ``begun``; one that has failed may have been done."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.begun = False
+        event.listen(connection, "commit", self._note)
+
+    def _note(self, _connection: Connection) -> None:
+        self.begun = True
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, select, true, update
 
 from store import audit, channels
 from store.audit import Action
@@ -60,7 +61,7 @@ def counted(connection: Connection) -> None:
     connection.execute(select(func.pg_notify(channels.PERMISSION, "")))
 
 
-def _is_user(connection: Connection, name: str) -> bool:
+def is_user(connection: Connection, name: str) -> bool:
     return connection.scalar(select(user_account.c.name).where(user_account.c.name == name)) is not None
 
 
@@ -72,7 +73,7 @@ def grant(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pat
     """Grant a permission, if it does not exist yet; commits. False: there is no such user."""
     with boundary():
         counted(connection)
-        if grantee.user is not None and not _is_user(connection, grantee.user):
+        if grantee.user is not None and not is_user(connection, grantee.user):
             return False
         for verb in verbs:
             same = _of(grantee), permission.c.verb == verb, permission.c.pattern == pattern
@@ -101,7 +102,7 @@ def give_role(connection: Connection, user: str, role: str) -> bool:
     """Give a role to a user; commits. False: there is no such user."""
     with boundary():
         counted(connection)
-        if not _is_user(connection, user):
+        if not is_user(connection, user):
             return False
         same = user_role.c.user_name == user, user_role.c.role == role
         if not connection.scalar(select(exists().where(*same))):
@@ -140,9 +141,44 @@ def users_of(connection: Connection, role: str) -> list[str]:
         return list(connection.scalars(found))
 
 
-def none_counts(connection: Connection) -> bool:
-    """Whether clients without a login may do everything, as the store has no users and no permissions."""
+def count(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pattern: str) -> int:
+    """Return how many permissions :func:`revoke` would revoke."""
     with boundary():
-        return not connection.scalar(select(exists(select(user_account)))) and not connection.scalar(
-            select(exists(select(permission)))
-        )
+        found = select(func.count()).where(_of(grantee), permission.c.verb.in_(verbs), permission.c.pattern == pattern)
+        return connection.scalar(found) or 0
+
+
+class There(NamedTuple):
+    """Whether the store has any users, and any permissions."""
+
+    users: bool
+    permissions: bool
+
+    @property
+    def none_counts(self) -> bool:
+        """Whether clients without a login may do everything, as there are none of both."""
+        return not self.users and not self.permissions
+
+
+def there(
+    connection: Connection, *, but_user: str | None = None, but: tuple[Grantee, Collection[Verb], str] | None = None
+) -> There:
+    """Say whether there are users and permissions, except a user with its permissions, and what :func:`revoke` would
+    revoke.
+    """
+    of_users, of_permissions = select(user_account), select(permission)
+    if but_user is not None:
+        of_users = of_users.where(user_account.c.name != but_user)
+        of_permissions = of_permissions.where(permission.c.user_name.is_distinct_from(but_user))
+    if but is not None:
+        grantee, verbs, pattern = but
+        its = and_(_of(grantee), permission.c.verb.in_(verbs), permission.c.pattern == pattern)
+        of_permissions = of_permissions.where(its.is_not(true()))
+    with boundary():
+        found = connection.execute(select(exists(of_users), exists(of_permissions))).one()
+    return There(*found)
+
+
+def none_counts(connection: Connection) -> bool:
+    """Return :attr:`There.none_counts`."""
+    return there(connection).none_counts

@@ -24,14 +24,23 @@ CHUNK = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rest:
+    """``until``: the id of the last entry that was there when the purge began."""
+
+    until: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Purged:
     """``purged``: entries deleted; ``held``: entries left, as an instance holds them or they have failed;
-    ``finished``: False: its time was over before all were looked at, and ``held`` is 0.
+    ``finished``: False: its time was over before all were looked at, and ``held`` is 0; then ``next`` has the ``until``
+    with which another purge goes on.
     """
 
     purged: int
     held: int
     finished: bool = True
+    next: Rest | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +71,13 @@ class _TimeIsOver(Exception):
     pass
 
 
-def purge(connection: Connection, name: str, *, chunk: int = CHUNK, seconds: float | None = None) -> Purged | None:
+def purge(
+    connection: Connection, name: str, *, chunk: int = CHUNK, until: int | None = None, seconds: float | None = None
+) -> Purged | None:
     """Delete the waiting entries of all groups of an address, delayed ones too. Commits after each chunk.
 
-    ``seconds``: after so long no chunk begins but the first; None: no limit.
+    ``until``: of the :class:`Rest` of another purge, which this one goes on with. ``seconds``: after so long no chunk
+    begins but the first; None: no limit.
 
     The halves stay until retention drops them; an op ``purge`` covers them. Entries made meanwhile are not touched. An
     entry that an instance reads at that moment may still be delivered, and its retirement is then refused (D10).
@@ -76,6 +88,9 @@ def purge(connection: Connection, name: str, *, chunk: int = CHUNK, seconds: flo
         if address_id is None:
             return None
         groups = list(connection.scalars(select(consumer_group.c.id).where(consumer_group.c.address_id == address_id)))
+        newest = select(func.max(entry.c.id)).where(entry.c.group_id.in_(groups))
+        last = (connection.scalar(newest) or 0) if until is None else until
+        connection.rollback()
         ids = UuidV7()
         purged, end = 0, inf if seconds is None else time.monotonic() + seconds
 
@@ -91,10 +106,10 @@ def purge(connection: Connection, name: str, *, chunk: int = CHUNK, seconds: flo
 
         try:
             for group in groups:
-                throw_away(connection, group, ids, chunk, before_each=begin, after_each=note)
+                throw_away(connection, group, ids, chunk, only=entry.c.id <= last, before_each=begin, after_each=note)
         except _TimeIsOver:
             connection.rollback()
-            return Purged(purged=purged, held=0, finished=False)
+            return Purged(purged=purged, held=0, finished=False, next=Rest(until=last))
         held = connection.scalar(select(func.count()).select_from(entry).where(entry.c.group_id.in_(groups), ~_free))
         connection.rollback()
     return Purged(purged=purged, held=int(held or 0))

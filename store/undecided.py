@@ -9,14 +9,23 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, Select, case, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, case, delete, exists, func, insert, select, text, tuple_, update
 
 from store import audit
 from store.audit import Action
 from store.database import LONGEST_WAIT
-from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Locked, NotUndecided, boundary
+from store.errors import (
+    AddressGone,
+    AlreadyDecided,
+    CannotCheck,
+    CannotCommit,
+    Locked,
+    NotUndecided,
+    StoreError,
+    boundary,
+)
 from store.ids import declared_at, id_at
-from store.tables import address, half, op, pending, pending_retirement, txn
+from store.tables import SCHEMA, address, half, op, pending, pending_retirement, txn
 from store.tables import audit as audited
 
 if TYPE_CHECKING:
@@ -208,7 +217,7 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str, action: Action 
     :raises NotUndecided: when no such transaction is known.
     :raises Locked: when another decides it now, and takes long.
     """
-    if _checkable(connection, txn_id):
+    if checkable(connection, txn_id):
         return _decide(connection, txn_id, "rollback", reason, action)
     try:
         with waiting(connection, txn_id):
@@ -242,15 +251,42 @@ def commit(connection: Connection, txn_id: UUID, reason: str, action: Action = A
     :raises NotUndecided: when no such transaction is known.
     :raises Locked: when another decides it now, and takes long.
     """
-    if _checkable(connection, txn_id):
-        return _decide(connection, txn_id, "commit", reason, action)
-    outcome = outcome_of(connection, txn_id)
-    if outcome is None or outcome.outcome != "undecided":
-        raise not_undecided(connection, txn_id)
-    raise CannotCommit(
-        f"transaction {txn_id} cannot be committed by hand: it is a plain one, and its messages are not in the store "
-        "before its client commits; it can be rolled back"
+    _see_checkable(connection, txn_id, CannotCommit(_PLAIN_COMMIT.format(txn_id)))
+    return _decide(connection, txn_id, "commit", reason, action)
+
+
+def check_commit(connection: Connection, txn_id: UUID) -> None:
+    """See that :func:`commit` can be done, and raise what it would."""
+    _see_checkable(connection, txn_id, CannotCommit(_PLAIN_COMMIT.format(txn_id)))
+    gone = text(
+        f"select exists (select from {SCHEMA}.pending_half p left join {SCHEMA}.address a on a.id = p.address_id"
+        " where p.txn_id = :txn and a.id is null)"
     )
+    with boundary():
+        found = connection.scalar(gone, {"txn": txn_id})
+        connection.rollback()
+    if found:
+        raise CannotCommit(_GONE_COMMIT.format(txn_id))
+
+
+def check_resume(connection: Connection, txn_id: UUID) -> None:
+    """See that :func:`resume` can be done, and raise what it would."""
+    _see_checkable(connection, txn_id, CannotCheck(_PLAIN_CHECK.format(txn_id)))
+
+
+_PLAIN_COMMIT = (
+    "transaction {} cannot be committed by hand: it is a plain one, and its messages are not in the store before its "
+    "client commits; it can be rolled back"
+)
+_GONE_COMMIT = "transaction {} cannot be committed: an address that it posted to was removed; it can be rolled back"
+_PLAIN_CHECK = "transaction {} is a plain one: it has no producer group that could be asked"
+
+
+def _see_checkable(connection: Connection, txn_id: UUID, plain: StoreError) -> None:
+    """Raise ``plain`` for a plain transaction, or that it is not undecided."""
+    if not checkable(connection, txn_id):
+        outcome = outcome_of(connection, txn_id)
+        raise plain if outcome is not None and outcome.outcome == "undecided" else not_undecided(connection, txn_id)
 
 
 def resume(connection: Connection, txn_id: UUID) -> bool:
@@ -261,11 +297,7 @@ def resume(connection: Connection, txn_id: UUID) -> bool:
     :raises NotUndecided: when no such transaction is known.
     :raises Locked: when another decides it now, and takes long.
     """
-    if not _checkable(connection, txn_id):
-        outcome = outcome_of(connection, txn_id)
-        if outcome is None or outcome.outcome != "undecided":
-            raise not_undecided(connection, txn_id)
-        raise CannotCheck(f"transaction {txn_id} is a plain one: it has no producer group that could be asked")
+    check_resume(connection, txn_id)
     due = case((txn.c.next_check_at.is_not(None), func.now()))
     with waiting(connection, txn_id):
         anew = update(txn).where(txn.c.id == txn_id).values(checks=0, next_check_at=due)
@@ -278,7 +310,8 @@ def resume(connection: Connection, txn_id: UUID) -> bool:
     return found.next_check_at is not None
 
 
-def _checkable(connection: Connection, txn_id: UUID) -> bool:
+def checkable(connection: Connection, txn_id: UUID) -> bool:
+    """Whether the transaction is undecided, and has a producer group."""
     with boundary():
         group = connection.scalar(select(txn.c.producer_group).where(txn.c.id == txn_id))
         connection.rollback()
@@ -307,9 +340,7 @@ def _decide(connection: Connection, txn_id: UUID, decision: str, reason: str, ac
             connection.commit()
     except AddressGone:
         connection.rollback()
-        raise CannotCommit(
-            f"transaction {txn_id} cannot be committed: an address that it posted to was removed; it can be rolled back"
-        ) from None
+        raise CannotCommit(_GONE_COMMIT.format(txn_id)) from None
     if not won:
         raise not_undecided(connection, txn_id)
     return _decided(connection, txn_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -227,10 +227,11 @@ def purge(
 
     if sys.stdin.isatty() and not yes:
         typer.confirm(f"Throw away all messages that wait at {shown(name)}?", abort=True)
-    purged, finished = 0, False
-    while not finished:
-        done = asked(acts.purge, config, database_url, data_dir, reason, work="long", name=name)
-        purged, finished = purged + done["purged"], done["finished"]
+    purged = 0
+    rest: dict[str, Any] | None = {}
+    while rest is not None:
+        done = asked(acts.purge, config, database_url, data_dir, reason, work="long", name=name, **rest)
+        purged, rest = purged + done["purged"], done["next"]
     left = f"left {done['held']} that are held by consumers or on their way to the dead letters"
     typer.echo(f"purged {purged}, {left}")
 

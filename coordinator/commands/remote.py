@@ -110,6 +110,8 @@ def _said(value: Any) -> Any:
     """Return the value of an argument as it is in a body."""
     from pydantic import SecretStr
 
+    if isinstance(value, datetime):
+        return value.isoformat()
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 

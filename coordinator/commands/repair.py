@@ -87,7 +87,7 @@ def _by_api(told: _Told, at: tuple[Path | None, str | None, Path | None], given:
     """Have the API repair what a stored run has found; False: there is no ``--url``."""
     from coordinator import acts
 
-    rest: dict[str, int] | None = {"after": 0}
+    rest: dict[str, Any] | None = {"after": 0}
     while rest is not None:
         done = by_api(acts.repair, *at, status=2, **given, **rest)
         if done is None:

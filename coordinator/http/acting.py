@@ -25,7 +25,7 @@ from coordinator.http.api import answer
 from coordinator.http.problems import Refused, invalid, refused
 from coordinator.operations import ACTS, OF_THE_SERVICE, ROOT, Operation
 from store import audit, migrations
-from store.database import BRIEF, COUNTING, connected
+from store.database import BRIEF, COUNTING, Commits, connected
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _PIECES_SECONDS = 4.0
 _LONGEST_BODY = 1 << 16
 _JSON = "application/json"
 #: Errors with which an act is refused; another one is a fault of this program.
-KNOWN = (Unknown, InTheWay, Malformed, StoreError)
+_KNOWN = (Unknown, InTheWay, Malformed, StoreError)
 
 _Reason = Annotated[str | None, Field(description="Why; kept in the audit.")]
 
@@ -58,7 +58,8 @@ class Acting:
         self._free = threading.BoundedSemaphore(_MOST_ACTING)
 
     def begin(self, operation: Operation, given: Mapping[str, Any], operator: str, place: str) -> Future[Any]:
-        """Begin an act with the arguments ``given``, and the reason among them; ``place``: where the operator is.
+        """Begin an act with the arguments ``given``, and the reason among them; ``place``: where the operator is. What
+        it returns raises :class:`Refused`, which says whether a part is done.
 
         :raises Refused: others are under way.
         """
@@ -72,7 +73,7 @@ class Acting:
     async def act(self, operation: Operation, given: Mapping[str, Any], operator: str, place: str) -> Any:
         """Return what was done, as :meth:`begin`; None: the act goes on.
 
-        :raises Refused: it was not done.
+        :raises Refused: it was not done, or not to its end.
         """
         doing = self.begin(operation, given, operator, place)
         waited = asyncio.wrap_future(doing)
@@ -81,19 +82,22 @@ class Acting:
         if not ended:
             doing.add_done_callback(lambda done: _tell(operation, done))
             return None
-        try:
-            return doing.result()
-        except KNOWN as error:
-            raise refused(error) from None
+        return doing.result()
 
     def _do(self, operation: Operation, given: Mapping[str, Any], actor: audit.Actor) -> Any:
         patience = COUNTING if operation.long else BRIEF
         takes = inspect.signature(operation.run).parameters
         taken = {name: value for name, value in {**given, **self.service}.items() if name in takes}
-        with connected(self._url, application_name="coordinator api", patience=patience) as connection:
-            migrations.check(connection)
-            audit.act_as(connection, actor)
-            return operation.run(connection, **taken)
+        commits = None
+        try:
+            with connected(self._url, application_name="coordinator api", patience=patience) as connection:
+                migrations.check(connection)
+                audit.act_as(connection, actor)
+                if operation.long:  # others have one SQL transaction
+                    commits = Commits(connection)
+                return operation.run(connection, **taken)
+        except _KNOWN as error:
+            raise refused(error, partly=commits is not None and commits.begun) from None
 
 
 def _tell(operation: Operation, done: Future[Any]) -> None:
@@ -102,7 +106,7 @@ def _tell(operation: Operation, done: Future[Any]) -> None:
     if error is None:
         _log.info("an act has ended", act=operation.command)
     else:
-        reason = str(error) if isinstance(error, KNOWN) else type(error).__name__
+        reason = str(error) if isinstance(error, Refused) else type(error).__name__
         _log.warning("an act has failed", act=operation.command, reason=reason)
 
 

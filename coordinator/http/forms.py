@@ -5,10 +5,11 @@ rest and the reason, and sends it. It is for the sessions of operators, and work
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -26,6 +27,11 @@ from coordinator.http.problems import Refused
 from coordinator.http.underway import Add, Underway, Work
 from coordinator.operations import ACTS, Operation
 
+_Told = TypeVar("_Told")
+#: An option of a command, with its value.
+_OPTION = re.compile(r"(?<!\S)--([a-z-]*[a-z])( ADDRESS)?")
+#: Where a label begins to explain.
+_EXPLAINED = re.compile(r" \(|[:;]")
 _REASON = "Reason, for the audit"
 #: What acts on users and permissions tell.
 _OPEN = {
@@ -37,7 +43,8 @@ _OPEN = {
 class Form(NamedTuple):
     """``about``: the page of what it is done to, and its parameter there, with the argument that names it. ``labels``:
     of the arguments that a person gives; a page gives the others. ``preview`` says what would be done; ``first``: it is
-    asked once the arguments are given, before the act; ``add``: it goes on in pieces.
+    asked once the arguments are given, before the act; ``looked_at``: has the arguments that bind the act to the state
+    that the page tells of, where its URL has none; ``add``: it goes on in pieces.
     """
 
     run: Callable[..., Any]
@@ -46,6 +53,7 @@ class Form(NamedTuple):
     labels: Mapping[str, str] = {}
     preview: Callable[..., list[str]] | None = None
     first: bool = False
+    looked_at: Callable[..., dict[str, str]] | None = None
     add: Add | None = None
 
     @property
@@ -77,18 +85,18 @@ FORMS = {
     for each in (
         Form(acts.resolve, "Decide transaction", ("transaction", "id", "txn_id"),
              {"decision": "Decision"}, previews.of_decision),
-        Form(acts.resume, "Check transaction anew", ("transaction", "id", "txn_id"), {}, previews.of_decision),
+        Form(acts.resume, "Check transaction anew", ("transaction", "id", "txn_id"), {}, previews.of_check),
         Form(acts.close, "Close connection", ("connection", "id", "connection_id"), {}, previews.of_close),
         Form(acts.replay, "Replay dead letters", ("letters", "name", "name"),
              {"to": "To this address; empty: to the group that they came from"}, previews.of_replay, True,
-             underway.replayed),
+             add=underway.replayed),
         Form(acts.purge, "Purge address", _ADDRESS, {}, previews.of_purge, add=underway.purged),
         Form(acts.seek, "Move group", _ADDRESS,
              {"back_to": "Back to a time (2026-11-22T12:00:00Z) or a message: what it had comes again",
               "forth_to": "Or forth to it: what waits before is thrown away",
               "to": "Or to it: the group gets what follows, and no others"}, previews.of_seek, True),
         Form(acts.repair, "Repair what was found", ("findings", "run", "run"), {}, previews.of_repair,
-             add=underway.repaired),
+             looked_at=previews.looked_at, add=underway.repaired),
         Form(acts.retire, "Retire message", ("message", "id", "half_id"), {"outcome": "As"}, previews.of_retirement),
         Form(changes.add_address, "Add an address", ("addresses", None, "name"),
              {"name": "Name", "topic": "A topic", "kind": "Kind", **_POLICIES, **_KEPT}),
@@ -98,14 +106,16 @@ FORMS = {
         Form(changes.set_group, "Change group", _ADDRESS, _POLICIES),
         Form(changes.pause_group, "Pause group", _ADDRESS, {}, previews.of_pause),
         Form(changes.resume_group, "Resume group", _ADDRESS, {}, previews.of_resumption),
-        Form(changes.grant, "Grant a permission", ("permissions", None, "user"), _PERMISSION),
-        Form(changes.revoke, "Revoke a permission", ("permissions", None, "user"), _PERMISSION),
+        Form(changes.grant, "Grant a permission", ("permissions", None, "user"), _PERMISSION, previews.of_grant, True),
+        Form(changes.revoke, "Revoke a permission", ("permissions", None, "user"), _PERMISSION,
+             previews.of_revocation, True),
         Form(changes.add_user, "Add a user", ("users", None, "name"),
-             {"name": "Name", "password": "Password", "without_password": "Or none: it logs in by its certificate"}),
+             {"name": "Name", "password": "Password", "without_password": "Or none: it logs in by its certificate"},
+             previews.of_new_user),
         Form(changes.set_user, "Change user", ("users", None, "name"),
              {"password": "New password", "role": "Or give this role", "without_role": "Or take this role",
               "disable": "Or disable the user", "enable": "Or enable the user"}),
-        Form(changes.remove_user, "Remove user", ("users", None, "name")),
+        Form(changes.remove_user, "Remove user", ("users", None, "name"), {}, previews.of_user_removal),
     )
 }  # fmt: skip
 
@@ -126,6 +136,8 @@ Wanted = Annotated[Form, Depends(_form)]
 @forms.get("/act")
 async def show_form(request: Request, form: Wanted) -> Response:
     given = _fixed(request)
+    if form.looked_at is not None:
+        given = {**await _asked(request, form, given, form.looked_at), **given}
     lines = [] if form.first else await _preview(request, form, given)
     return _page(request, form, given, lines)
 
@@ -161,7 +173,9 @@ def _fixed(request: Request) -> dict[str, str]:
 @forms.get("/acts")
 async def list_works(request: Request) -> Response:
     works: Underway = request.app.state.underway
-    return page(request, "acts", lines=[(_title(_form_of(each), each.given), each) for each in works.all()])
+    lines = [(_form_of(each), each) for each in works.all()]
+    told = [(_title(form, each.given), _worded(form, each.state), each) for form, each in lines]
+    return page(request, "acts", lines=told)
 
 
 def _form_of(work: Work) -> Form:
@@ -174,7 +188,26 @@ async def show_work(request: Request, id: str) -> Response:
     form = _form_of(work)
     names = {name: _OPEN.get(name, name.replace("_", " ").capitalize()) for name in work.done if name != "why"}
     done = [(shown, _told(work.done[name])) for name, shown in names.items()]
-    return page(request, "done", work=work, done=done, title=_title(form, work.given), back=_back(form, work.given))
+    return page(
+        request,
+        "done",
+        work=work,
+        state=_worded(form, work.state),
+        done=done,
+        left=[_worded(form, each) for each in work.done.get("why", ())],
+        title=_title(form, work.given),
+        back=_back(form, work.given),
+    )
+
+
+def _worded(form: Form, said: str) -> str:
+    """Return what the store says of an act, with the options of its command as the page calls them."""
+
+    def label(found: re.Match[str]) -> str:
+        shown = form.labels.get(found[1].replace("-", "_"))
+        return found[1].replace("-", " ") if shown is None else f'"{_EXPLAINED.split(shown)[0]}"'
+
+    return _OPTION.sub(label, said)
 
 
 def _told(value: object) -> object:
@@ -206,19 +239,25 @@ async def _preview(request: Request, form: Form, given: Mapping[str, str]) -> li
 
     :raises Refused: it would be refused.
     """
-    if form.preview is None:
-        return []
+    return [] if form.preview is None else await _asked(request, form, given, form.preview)
+
+
+async def _asked(request: Request, form: Form, given: Mapping[str, str], ask: Callable[..., _Told]) -> _Told:
+    """Return what ``ask`` tells of the store, with those arguments of the act that it takes.
+
+    :raises Refused: the act would be refused.
+    """
     acting: Acting = request.app.state.acting
-    takes = inspect.signature(form.preview).parameters
+    takes = inspect.signature(ask).parameters
     missing = {"reason": "-", "decision": "commit", "outcome": "accepted"}  # what comes last, where it is needed
     fields = model_of(form.operation).model_fields
     stands_in = {name: value for name, value in missing.items() if name in fields and fields[name].is_required()}
-    taken = {**_taken(form, {**stands_in, **given}), **acting.service}
-    wanted = {name: value for name, value in taken.items() if name in takes}
+    # one that looks at no argument is asked before any is given
+    taken = {**_taken(form, {**stands_in, **given}), **acting.service} if len(takes) > 1 else {}
+    wanted = {name: value for name, value in taken.items() if name in takes and name not in stands_in.keys() - given}
     store: Asking = request.app.state.asking
-    ask = form.preview
 
-    def read() -> list[str]:
+    def read() -> _Told:
         with store.asked() as connection:
             return ask(connection, **wanted)
 
@@ -268,9 +307,9 @@ def _page(
         action=link("act", do=form.name, **fixed),
         fields=fields,
         told=[(form.labels[name], value) for name, value in fixed.items() if name in form.labels],
-        lines=lines,
+        lines=[_worded(form, each) for each in lines],
         looks=form.first and not looked,
-        said=said,
+        said=None if said is None else _worded(form, said),
     )
 
 

@@ -29,14 +29,17 @@ _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (AddressGone, HTTPStatus.CONFLICT),
     (Superseded, HTTPStatus.CONFLICT),
 )
+#: Where the framework finds an argument, which it names first.
+_PLACES = (("query",), ("path",), ("header",), ("body",))
 
 
 class Refused(Exception):
-    """A request is not answered; the message is one sentence that says why."""
+    """A request is not answered; the message is one sentence that says why. ``partly``: a part of it may be done."""
 
-    def __init__(self, status: HTTPStatus, detail: str) -> None:
-        super().__init__(detail)
+    def __init__(self, status: HTTPStatus, detail: str, *, partly: bool = False) -> None:
+        super().__init__(f"{detail}; a part of it may be done" if partly else detail)
         self.status = status
+        self.partly = partly
 
 
 class Problem(JSONResponse):
@@ -48,13 +51,18 @@ class Problem(JSONResponse):
         super().__init__({"type": "about:blank", "title": status.phrase, "status": status, "detail": detail}, status)
 
 
-def refused(error: Exception) -> Refused:
+def refused(error: Exception, *, partly: bool = False) -> Refused:
     """Return the refusal of a request that the store, or a rule, refuses; what is not known here is the store's."""
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), HTTPStatus.SERVICE_UNAVAILABLE)
-    return Refused(status, str(error))
+    return Refused(status, str(error), partly=partly)
 
 
 def invalid(errors: Iterable[Mapping[str, Any]]) -> Refused:
-    """Return the refusal of a request whose arguments pydantic does not take."""
-    found = (f"{each['loc'][-1] if each['loc'] else 'body'}: {each['msg']}" for each in errors)
-    return Refused(HTTPStatus.BAD_REQUEST, "; ".join(found))
+    """Return the refusal of a request whose arguments pydantic does not take: each is named, with what is wrong."""
+    wrong: dict[str, dict[str, None]] = {}
+    for each in errors:
+        # what follows the argument is the number of an entry, or one of several types that it can have
+        place = each["loc"][1:] if each["loc"][:1] in _PLACES else each["loc"]
+        wrong.setdefault(str(place[0]) if place else "body", {})[each["msg"]] = None
+    said = (f"{name}: {', or '.join(messages)}" for name, messages in wrong.items())
+    return Refused(HTTPStatus.BAD_REQUEST, "; ".join(said))

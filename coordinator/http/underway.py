@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from coordinator.answers import Answer
-from coordinator.http.acting import KNOWN, Acting
-from coordinator.http.problems import Refused, refused
+from coordinator.http.acting import Acting
+from coordinator.http.problems import Refused
 from coordinator.operations import Operation
 
 #: Acts that are remembered; another one has the oldest that has ended forgotten.
@@ -45,7 +45,8 @@ def replayed(total: dict[str, Any], piece: Answer) -> dict[str, Any] | None:
 def purged(total: dict[str, Any], piece: Answer) -> dict[str, Any] | None:
     total["purged"] = total.get("purged", 0) + piece["purged"]
     total["held"] = piece["held"]
-    return None if piece["finished"] else {}
+    following: dict[str, Any] | None = piece["next"]
+    return following
 
 
 def repaired(total: dict[str, Any], piece: Answer) -> dict[str, Any] | None:
@@ -113,7 +114,7 @@ class Underway:
     async def begin(self, work: Work) -> None:
         """Begin an act, and wait a moment for its end.
 
-        :raises Refused: it is known by then that nothing was done.
+        :raises Refused: it is known by then that no piece was done to its end.
         """
         under_way = [each for each in self._works.values() if each.ended_at is None]
         if work.add is not None and any(each.add is not None for each in under_way):
@@ -134,7 +135,8 @@ class Underway:
 
     async def _go_on(self, work: Work, piece: asyncio.Future[Any]) -> None:
         """Wait for a piece of an act, and do the others."""
-        error: Refused | None = Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the service, which its log has")
+        fault = "a fault of the service, which its log has"
+        error: Refused | None = Refused(HTTPStatus.INTERNAL_SERVER_ERROR, fault, partly=True)
         try:
             following = _added(work, await piece)
             while following is not None and work.stopped_by is None:
@@ -142,8 +144,8 @@ class Underway:
                 done = await self._piece(work, following)
                 following = following if done is None else _added(work, done)
             work.finished, error = following is None, None
-        except KNOWN as known:
-            error = refused(known)
+        except Refused as known:
+            error = known
         finally:
             work.error, work.ended_at = error, datetime.now(UTC)
             work.given = {name: value for name, value in work.given.items() if not isinstance(value, SecretStr)}
@@ -151,9 +153,11 @@ class Underway:
     async def _piece(self, work: Work, following: Mapping[str, Any]) -> Any:
         """Do the next piece of an act; None: it was stopped before."""
         while work.stopped_by is None:
+            given, doing = {**work.given, **following}, None
             with suppress(Refused):  # others act
-                given = {**work.given, **following}
-                return await asyncio.wrap_future(self._acting.begin(work.operation, given, work.operator, work.place))
+                doing = self._acting.begin(work.operation, given, work.operator, work.place)
+            if doing is not None:
+                return await asyncio.wrap_future(doing)
             await asyncio.sleep(_BUSY_SECONDS)
         return None
 

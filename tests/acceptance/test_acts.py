@@ -104,7 +104,7 @@ def test_a_replay_goes_on_where_another_has_stopped(begin: Begin, service: Servi
 def test_what_waits_is_purged(begin: Begin, service: Service, address: str) -> None:
     session = begin()
     post(session, address, b"1", b"2")
-    assert done(service, f"/addresses/{address}/purge") == {"purged": 2, "held": 0, "finished": True}
+    assert done(service, f"/addresses/{address}/purge") == {"purged": 2, "held": 0, "finished": True, "next": None}
     (line,) = [each for each in got(service, "/audit?what=purge") if each["subject"] == address]
     assert line["os_user"] == "anna"
     status, detail = refused(service, "/addresses/none/purge")
@@ -159,6 +159,8 @@ def test_users_are_disabled_and_permissions_taken(service: Service) -> None:
     assert done(service, "/permissions/revoke", verbs="send", pattern="orders", user="carl")["revoked"] == 1
     assert done(service, "/users/carl/remove")["open_now"] is False
     assert got(service, "/audit?what=grant")[0]["reason"] == "before carl"
+    wrong = asked(service, "GET", "/permissions?verb=fly&name=x")
+    assert (wrong.status, wrong.value["detail"].partition(" send, ")[0]) == (400, "verb: expected one of")
 
 
 @all_cases(
@@ -170,6 +172,13 @@ def test_users_are_disabled_and_permissions_taken(service: Service) -> None:
         ("/addresses/orders/set", {"check_most": "0"}, 400, "check_most: expected a number from 1 to 1000"),
         ("/addresses/orders/set", {"max_attempts": 0}, 400, "max_attempts: Input should be greater than or equal to 1"),
         ("/addresses/orders/set", {"kind": "fifo"}, 409, "kind: 'orders' is of kind "),
+        (
+            "/groups/orders/set",
+            {"max_attempts": True},
+            400,
+            "max_attempts: Input should be a valid integer, or Input should be a valid string",
+        ),
+        ("/dead-letters/none/replay", {"ids": ["a", "b"]}, 400, "ids: Input should be a valid integer"),
         ("/groups/orders/set", {"max_attempts": "many"}, 400, "max_attempts: expected a number from 1 to 32767"),
         ("/groups/orders/set", {"retry": "x"}, 400, "retry: "),
         ("/permissions/grant", {"verbs": "fly", "pattern": "x", "user": "a"}, 400, "VERBS: expected some of send, "),
@@ -207,6 +216,7 @@ def test_users_are_disabled_and_permissions_taken(service: Service) -> None:
         ("/dead-letters/none/replay", {"ids": [1] * 1001}, 400, "ids: List should have at most 1000 items"),
         ("/dead-letters/none/replay", {"all": True, "after": 1 << 63}, 400, "after: Input should be less than 922"),
         ("/dead-letters/none/replay", {"all": True, "to": "a\0"}, 400, "expected no NUL character"),
+        ("/addresses/orders/purge", {"until": -1}, 400, "until: Input should be greater than or equal to 0"),
         ("/dead-letters/none/replay", {"all": True, "seconds": 1}, 400, "seconds: Extra inputs are not permitted"),
         ("/groups/none/seek", {"to": "2026-01-01T00:00:00Z"}, 404, "there is no address 'none'"),
         ("/groups/orders/seek", {"to": "yesterday"}, 400, "to: expected a time such as 2026-11-22T12:00:00Z"),
@@ -314,11 +324,16 @@ def test_long_acts_go_on_piece_by_piece(brief: Service) -> None:
     for group in ("one", "two"):
         session.receiver(f"news::{group}").detach()
     post(session, "news", b"1", b"2")
-    purged = [done(brief, "/addresses/news/purge")]
-    while not purged[-1]["finished"]:
-        purged.append(done(brief, "/addresses/news/purge"))
-    assert [each["purged"] for each in purged[:2]] == [2, 2]
-    assert sum(each["purged"] for each in purged) == 4
+    told = done(brief, "/addresses/news/purge")
+    purged = [told["purged"]]
+    post(session, "news", b"later")
+    while told["next"] is not None:
+        assert not told["finished"]
+        told = done(brief, "/addresses/news/purge", **told["next"])
+        purged.append(told["purged"])
+    assert (told["finished"], [each for each in purged if each]) == (True, [2, 2])
+    for group in ("one", "two"):
+        assert session.receiver(f"news::{group}", credit=3).take().body == b"later"
     peer.close_socket()
 
 

@@ -6,10 +6,14 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from urllib.parse import urlencode
 
 import pytest
+from sqlalchemy import text
 
+from store.database import connected
+from store.embedded.running import running_url
 from tests.acceptance import api
 from tests.acceptance.api import buried, got, left
 from tests.fix_console import BRIEF, Operator, Page, of_query
@@ -17,6 +21,7 @@ from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Begin
 from tests.tables import all_cases
 from tests.wire.frames import Error, Rejected
+from tests.wire.messages import data
 from tests.wire.peer import Peer
 from tests.wire.queues import post
 from tests.wire.types import Symbol
@@ -118,6 +123,32 @@ def test_checks_begin_again(service: Service, anna: Operator) -> None:
     assert got(service, "/audit?what=resume")[-1]["reason"] == "mended"
 
 
+def test_of_a_plain_transaction_is_offered_what_can_be_done(
+    service: Service, begin: Begin, anna: Operator, address: str
+) -> None:
+    session = begin()
+    txn = session.control().declare()
+    session.sender(address).outcome(data(b"x"), txn=txn)
+    deadline = time.monotonic() + PATIENCE
+    while (page := anna.ask(f"/console/transaction?id={txn.hex()}")).status == 404:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert ["decision=rollback" in each for each in page.links if "/act?" in each] == [True]
+    for path, said in (
+        (
+            form("transaction-resolve", txn_id=txn.hex(), decision="commit"),
+            "cannot be committed by hand: it is a plain",
+        ),
+        (form("transaction-resume", txn_id=txn.hex()), "is a plain one: it has no producer group"),
+    ):
+        answer = anna.ask(path)
+        assert (answer.status, said in answer.text("p")) == (409, True)
+    undecided = anna.ask(form("transaction-resolve", txn_id=txn.hex()))
+    assert "which its client alone can commit: a rollback throws them away" in undecided.text("p")
+    assert anna.answer(undecided, decision="rollback", reason="of a test").status == 200
+    assert got(service, f"/transactions/{txn.hex()}")["outcome"] == "rollback"
+
+
 def test_a_connection_is_closed(service: Service, anna: Operator) -> None:
     peer = Peer(service.port)
     peer.open(container_id="to-be-closed")
@@ -182,6 +213,18 @@ def test_of_letters_alike_no_others_are_replayed(service: Service, begin: Begin,
     assert got(service, f"/dead-letters/{address}") == []
 
 
+def test_a_letter_that_stays_says_what_to_write_in_the_page(
+    service: Service, begin: Begin, anna: Operator, address: str
+) -> None:
+    buried(service, begin(), address, 1)
+    service.cli("address", "remove", address, "--force")
+    looked = anna.sent(form("dead-letters-replay", name=f"%DLQ%{address}", all="true"), look="1")
+    said = f"there is no address '{address}'; give \"To this address\""
+    assert f"1 letter stays: {said}." in looked.text("p")
+    done = anna.answer(looked)
+    assert f": {said}" in done.text("p")
+
+
 # Other acts.
 
 
@@ -192,6 +235,8 @@ def test_a_purge_says_what_it_would_do_and_does_it(
     page = anna.ask(form("address-purge", name=address))
     assert f"2 messages that wait at '{address}' are thrown away, in all its groups." in page.text("p")
     assert got(service, f"/addresses/{address}")["ready"] == 2
+    removal = anna.sent(form("address-remove", name=address))
+    assert '; "With its messages, which are lost, and its groups" removes it with them' in removal.text("p")
     done = anna.answer(page, reason="of a test")
     assert (facts(done)["Purged"], facts(done)["Held"]) == ("2", "0")
     assert got(service, f"/addresses/{address}")["ready"] == 0
@@ -220,10 +265,45 @@ def test_addresses_users_and_permissions_are_changed(service: Service, anna: Ope
     assert facts(done)["Role"] == "anonymous"
     assert facts(anna.sent(form("permission-revoke"), verbs="all", pattern="*", role="anonymous"))["Revoked"] == "6"
     assert anna.sent(form("user-set", name="none"), disable="true").status == 404
-    assert anna.sent(form("user-remove", name="none")).status == 404
+    assert anna.ask(form("user-remove", name="none")).status == 404
     anna.sent(form("address-add"), name=f"{address}-2", kind="normal")
     done = anna.sent(form("group-set", name=f"{address}-2"), max_attempts="inherit")
     assert facts(done)["Max attempts"] == _NOTHING
+
+
+def test_who_may_do_what_is_said_before_it_changes(service: Service, anna: Operator) -> None:
+    """Of the permissions of a store that has no others."""
+    assert got(service, "/users") == got(service, "/permissions") == []
+    may, to_none = {"verbs": "all", "pattern": "*"}, "there is no permission: no client may do anything"
+    everything = "no user and no permission is left: clients without a login may do everything"
+
+    def said(page: Page) -> str:
+        assert page.status == 200, page.text("p")
+        return page.text("p")
+
+    first = said(anna.ask(form("user-add")))
+    assert "Up to now clients without a login may do everything" in first
+    assert to_none in first
+    assert "grant all with the pattern * to the role anonymous first" in first
+    granting = anna.sent(form("permission-grant"), look="1", role="clerks", **may)
+    assert "Then permissions count: clients without a login may do what the role anonymous may" in said(granting)
+    assert facts(anna.answer(granting, reason="of a test"))["Role"] == "clerks"
+    of_list = next(each for each in anna.ask("/console/permissions").links if "do=permission-revoke" in each)
+    one = anna.sent(of_list, look="1", role="clerks", verbs="send", pattern="*")
+    assert "1 permissions are taken back" in said(one)
+    assert "That stays so." in said(one)
+    whole = form("permission-revoke", role="clerks", **may)
+    assert everything in said(anna.sent(whole, look="1", role="clerks", **may))
+    anna.sent(form("user-add"), name="carl", without_password="true")
+    assert to_none in said(anna.sent(whole, look="1", role="clerks", **may))
+    removal = form("user-remove", name="carl")
+    assert "That stays so." in said(anna.ask(removal))
+    anna.sent(form("permission-grant"), user="carl", verbs="send", pattern="x")
+    anna.sent(whole, role="clerks", **may)
+    assert everything in said(anna.ask(removal))
+    assert facts(anna.sent(removal))["Clients without a login may do everything now"] == "True"
+    missing = anna.sent(whole, look="1", role="clerks", **may)
+    assert (missing.status, "has no such permission" in missing.text("p")) == (404, True)
 
 
 # Who may, and which forms count.
@@ -290,7 +370,11 @@ def test_a_session_that_has_ended_does_nothing_and_leads_back(service: Service) 
         ("address-purge", {"name": "none"}, {}, 404, "there is no address 'none'"),
         ("address-purge", {"name": "orders"}, {"reason": "a\nb"}, 400, "reason: expected 1 to 1000 characters"),
         ("address-purge", {"name": "orders"}, {"surprise": "1"}, 400, "surprise: Extra inputs are not permitted"),
-        ("dead-letters-replay", {"name": "orders"}, {}, 400, "give letters by ID, or --all"),
+        ("dead-letters-replay", {"name": "orders"}, {}, 400, "give letters by ID, or all"),
+        ("dead-letters-replay", {"name": "orders", "ids": "abc"}, {}, 400, "ids: Input should be a valid integer"),
+        ("group-set", {"name": "none"}, {}, 400, 'give at least one of "An expired message", "Attempts" and "Retries"'),
+        ("group-seek", {"name": "orders"}, {}, 400, 'give one of "Or to it", "Back to a time" and "Or forth to it"'),
+        ("permission-grant", {"verbs": "all", "pattern": "x"}, {}, 400, 'give "User" or "Or role"'),
         ("address-add", {}, {"name": "<b>$</b>\0"}, 400, "expected no NUL character"),
     ],
 )
@@ -360,6 +444,60 @@ def test_of_much_a_preview_looks_at_a_part(slow: Service) -> None:
     peer.close_socket()
 
 
+@contextmanager
+def _no_purge_of(service: Service, group: str) -> Iterator[None]:
+    """No entry of the group news::GROUP can be deleted: the commit fails."""
+    url = running_url(service.data_dir)
+    with connected(url) as connection:
+        connection.execute(
+            text(
+                "create function coordinator.no_purge() returns trigger language plpgsql as "
+                "$$ begin raise exception 'refused'; end $$"
+            )
+        )
+        number = connection.scalar(
+            text("select id from coordinator.consumer_group where name = :name"), {"name": group}
+        )
+        connection.execute(
+            text(
+                "create constraint trigger no_purge after delete on coordinator.entry deferrable initially deferred "
+                f"for each row when (old.group_id = {number}) execute function coordinator.no_purge()"
+            )
+        )
+        connection.commit()
+    yield
+    with connected(url) as connection:
+        connection.execute(text("drop function coordinator.no_purge cascade"))
+        connection.commit()
+
+
+def test_a_purge_in_pieces_leaves_what_is_posted_later_and_says_what_a_failed_piece_may_have_done(
+    slow: Service,
+) -> None:
+    peer = Peer(slow.port)
+    peer.open()
+    session = peer.begin()
+    slow.cli("address", "add", "news", "--topic")
+    for group in ("one", "two"):
+        session.receiver(f"news::{group}").detach()
+    post(session, "news", b"1", b"2")
+    anna = Operator(slow)
+    anna.log_in()
+    path = form("address-purge", name="news")
+    with _no_purge_of(slow, "two"):
+        going = anna.sent(path)
+        post(session, "news", b"later")
+        ended = _until_ended(anna, going.path)
+        assert "It has ended with an error" in ended.text("p")
+        assert "; a part of it may be done." in ended.text("p")
+        assert ("What was done, at least" in ended.text("h2"), facts(ended)["Purged"]) == (True, "2")
+    with _no_purge_of(slow, "one"):
+        page = anna.sent(path)
+        assert "Back, without doing it" not in page.text("a")
+        assert "a part of it may be done" in (page if page.status == 503 else _until_ended(anna, page.path)).text("p")
+    peer.close_socket()
+
+
 def test_a_replay_goes_on_and_is_stopped(slow: Service) -> None:
     peer = Peer(slow.port)
     peer.open()
@@ -373,7 +511,7 @@ def test_a_replay_goes_on_and_is_stopped(slow: Service) -> None:
     assert "It goes on" in going.text("p")
     refused = bob.answer(bob.sent(path, look="1"), reason="his")
     assert (refused.status, "another act goes on" in refused.text("p")) == (503, True)
-    (path_of_it,) = (each for each in bob.ask("/console/acts").links if "/done?" in each)
+    path_of_it = next(each for each in bob.ask("/console/acts").links if "/done?" in each)
     bob.answer(bob.ask(path_of_it))
     ended = _until_ended(anna, going.path)
     assert "Stopped by bob" in ended.text("p")

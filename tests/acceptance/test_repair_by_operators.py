@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from subprocess import CompletedProcess
 from urllib.parse import urlencode
 from uuid import UUID
@@ -104,6 +104,35 @@ def test_the_command_does_so_from_elsewhere_as_in_the_store(service: Service, fo
     assert (told.returncode, told.stderr) == (2, f"error: run {number} has no finding 99\n")
 
 
+def _stored_again(service: Service, number: int, txns: list[str]) -> None:
+    """Of two findings by the numbers 1 and 2 the run now has the second alone, by the number 1."""
+    of = got(service, f"/findings/{number}")
+    seen_at, since = (datetime.fromisoformat(of[name]) for name in ("seen_at", "since"))
+    with connected(running_url(service.data_dir)) as connection:
+        again = a_run(seen_at + timedelta(hours=1), since=since)
+        assert store_run(connection, [known(UUID(txns[1]), "rollback")], again) == number
+
+
+def test_a_run_that_was_stored_again_is_not_repaired(service: Service, found: tuple[int, list[str]]) -> None:
+    number, txns = found
+    anna = Operator(service)
+    anna.log_in()
+    page = anna.ask(f"/console/findings?{urlencode({'run': number})}")
+    of_list = next(each for each in page.links if "do=repair" in each and "finding=1" in each)
+    forms = [anna.ask(of_list), anna.ask(f"/console/act?do=repair&run={number}&finding=1&apply=true")]
+    looked = done(service, f"/findings/{number}/repair", finding=1)
+    assert [each.text("p").count("It would commit") for each in forms] == [1, 1]
+    _stored_again(service, number, txns)
+    for answer in (*(anna.answer(form, reason=REASON) for form in forms), anna.ask(of_list)):
+        assert (answer.status, f"run {number} was stored again, as of 20" in answer.text("p")) == (409, True)
+    given = {"finding": 1, "apply": True, "seen_at": looked["seen_at"]}
+    status, said = refused(service, f"/findings/{number}/repair", **given)
+    assert (status, said.endswith(": look at it anew")) == (409, True)
+    assert _outcomes(service, txns) == ["undecided"] * 2
+    done(service, f"/findings/{number}/repair", finding=1, apply=True)
+    assert _outcomes(service, txns) == ["undecided", "rollback"]
+
+
 def test_what_is_left_goes_on(token_settings: dict[str, str]) -> None:
     """A piece has the findings that were looked at until its time was over."""
     brief = {"coordinator.http.acting._PIECES_SECONDS": 0.0, "coordinator.repairs._MOST_TOGETHER": 1}
@@ -111,12 +140,19 @@ def test_what_is_left_goes_on(token_settings: dict[str, str]) -> None:
         look = [finding("lost-message", f"look at {number}", half_id=number) for number in (1, 2, 3)]
         with connected(running_url(service.data_dir)) as connection:
             number = store_run(connection, look)
-        counted, rest = 0, {"after": 0}
+        counted = 0
+        rest: dict[str, object] = {"after": 0}
         for _ in look:
             told = done(service, f"/findings/{number}/repair", **rest)
             counted, rest = counted + told["by_hand"][0]["findings"], told["next"]
         assert counted == 3
         assert done(service, f"/findings/{number}/repair", **rest)["next"] is None
+        given = environment(COORDINATOR_TOKEN=api.OPERATOR)
+        told = run(("--url", place(service), "repair", "--run", str(number)), given, timeout=PATIENCE)
+        assert told.stdout == "by hand: 3 lost-message: look at 1\n"
+        with connected(running_url(service.data_dir)) as connection:
+            store_run(connection, look, a_run(SEEN_AT + timedelta(hours=1)))
+        assert refused(service, f"/findings/{number}/repair", **rest)[0] == 409
 
 
 @all_cases(
@@ -125,6 +161,7 @@ def test_what_is_left_goes_on(token_settings: dict[str, str]) -> None:
         ("/findings/x/repair", {}, 400, "RUN: expected the number of a run, not 'x'"),
         ("/findings/9999/repair", {}, 404, "there is no run 9999: coordinator findings list has those"),
         ("/findings/1/repair", {"finding": 0}, 400, "finding: Input should be greater than or equal to 1"),
+        ("/findings/1/repair", {"seen_at": "2026-01-01T00:00:00"}, 400, "seen_at: Input should have timezone info"),
         ("/findings/1/repair", {"apply": "yes"}, 400, "apply: Input should be a valid boolean"),
     ],
 )

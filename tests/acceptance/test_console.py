@@ -36,6 +36,7 @@ ALL_KINDS = {
     "message",
     "letters",
     "letter",
+    "report",
     "connection",
     "schedule",
 }
@@ -290,6 +291,7 @@ def test_pages_load_their_own_style_and_script_and_nothing_else(crawled: dict[st
         assert policy == {
             **{"default-src": "'none'", "style-src": "'self'", "script-src": "'self'", "form-action": "'self'"},
             **{"base-uri": "'none'", "frame-ancestors": "'none'", "connect-src": "'self'"},
+            "frame-src": "'self'",
         }
         assert page.headers["Referrer-Policy"] == "no-referrer"
         assert page.headers["X-Content-Type-Options"] == "nosniff"

@@ -108,18 +108,27 @@ def test_findings_are_shown_by_kind(service: Service, anna: Operator) -> None:
 
 @pytest.mark.rule("S7", "S11")
 def test_a_report_belongs_to_no_site(service: Service, anna: Operator) -> None:
-    """It has scripts of its own, beside what clients and books say."""
+    """It has scripts of its own, beside what clients and books say: a page of the console has it in a frame, from which
+    no script gets out.
+    """
     with fill(service, "a <b>"):
         page = anna.ask("/console/runs")
     run = next(each for each in page.links if "/findings?" in each)
-    (to,) = (each for each in anna.ask(run).all_of("a") if each.get("target") == "_blank")
-    report = anna.ask(to["href"] or "")
+    (to,) = (each for each in anna.ask(run).links if "/report?" in each)
+    shown = anna.ask(to)
+    (frame,) = shown.all_of("iframe")
+    assert frame["sandbox"] == "allow-scripts allow-downloads"
+    assert "; frame-src 'self'; " in shown.headers["Content-Security-Policy"]
+    report = anna.ask(frame["src"] or "", **{"Sec-Fetch-Dest": "iframe"})
     assert report.html == REPORT.decode()
     policy = report.headers.get_all("Content-Security-Policy")
     assert len(policy) == 1
-    assert "; sandbox allow-scripts allow-downloads; " in policy[0]
-    assert Operator(service).ask(to["href"] or "").status == 401
-    assert anna.ask("/console/report?run=77").status == 404
+    assert policy[0].endswith("; sandbox allow-scripts allow-downloads; frame-ancestors 'self'")
+    alone = anna.ask(frame["src"] or "", **{"Sec-Fetch-Dest": "document"})
+    assert (alone.status, f"a report is shown in a page of the console: {to}" in alone.text("p")) == (403, True)
+    for path in (to, frame["src"] or ""):
+        assert Operator(service).ask(path).status == 401
+        assert anna.ask(re.sub("run=.*", "run=77", path)).status == 404
 
 
 def test_instances_and_workers_are_shown(anna: Operator) -> None:

@@ -162,7 +162,7 @@ async def export_letters(store: Store, request: Request, name: str) -> Response:
     """Answer all letters of an address, a line of JSON each, as ``coordinator dead-letters export``."""
 
     def piece(after: int) -> list[answers.Answer]:
-        with store.asked() as connection:
+        with store.asked(patient=after > 0) as connection:
             return answers.letters(connection, name, after=after, most=_MOST, whole=True)
 
     async def lines(found: list[answers.Answer]) -> AsyncIterator[str]:

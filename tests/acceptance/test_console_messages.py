@@ -16,7 +16,7 @@ from tests.fix_console import BRIEF, REPORT, Operator, Page, fill
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import Accepted
-from tests.wire.messages import Properties, data
+from tests.wire.messages import Properties, data, section
 from tests.wire.queues import post
 
 pytestmark = pytest.mark.rule("S11")
@@ -44,6 +44,17 @@ def test_looking_takes_nothing(begin: Begin, anna: Operator, address: str) -> No
     said = [anna.ask(each).text("pre").strip() for each in messages]
     assert said == ['{"a": 1}', "tea", "3c 62 3e ff"]
     assert session.receiver(address, credit=3).bodies() == bodies
+
+
+def test_a_long_line_is_shown_whole_and_a_line_end_in_a_property_is_seen(
+    begin: Begin, anna: Operator, address: str
+) -> None:
+    body = json.dumps({"a": "<" * 60_000}).encode()
+    properties = section(0x74, {"a": "1\nx-admin: true"})
+    assert begin().sender(address).outcome(properties + data(body)) == Accepted()
+    page = anna.ask(f"/console/browse?{urlencode({'name': address})}")
+    (path,) = (each for each in page.links if "/message?" in each)
+    assert anna.ask(path).text("pre").split() == ["a:", "1\\nx-admin:", "true", *body.decode().split()]
 
 
 def test_what_a_message_says_is_for_operators(service: Service, begin: Begin, anna: Operator, address: str) -> None:
@@ -119,12 +130,11 @@ def test_a_report_belongs_to_no_site(service: Service, anna: Operator) -> None:
     (frame,) = shown.all_of("iframe")
     assert frame["sandbox"] == "allow-scripts allow-downloads"
     assert "; frame-src 'self'; " in shown.headers["Content-Security-Policy"]
-    report = anna.ask(frame["src"] or "", **{"Sec-Fetch-Dest": "iframe"})
+    report = anna.ask(frame["src"] or "", None, **{"Sec-Fetch-Dest": "iframe"})
     assert report.html == REPORT.decode()
-    policy = report.headers.get_all("Content-Security-Policy")
-    assert len(policy) == 1
-    assert policy[0].endswith("; sandbox allow-scripts allow-downloads; frame-ancestors 'self'")
-    alone = anna.ask(frame["src"] or "", **{"Sec-Fetch-Dest": "document"})
+    (policy,) = report.headers.get_all("Content-Security-Policy", [])
+    assert policy.endswith("; sandbox allow-scripts allow-downloads; frame-ancestors 'self'")
+    alone = anna.ask(frame["src"] or "", None, **{"Sec-Fetch-Dest": "document"})
     assert (alone.status, f"a report is shown in a page of the console: {to}" in alone.text("p")) == (403, True)
     for path in (to, frame["src"] or ""):
         assert Operator(service).ask(path).status == 401

@@ -139,7 +139,7 @@ def test_a_look_that_has_failed_leaves_no_word_that_all_is_right(browser: Browse
         expect(main).to_contain_text("Nothing needs a person.")
         service.signal_database(signal.SIGSTOP)
         try:
-            expect(status).to_contain_text("The service is not ready: store: ", timeout=_PATIENCE_MS)
+            expect(status).to_contain_text("The service is not ready: store: ", timeout=2 * _PATIENCE_MS)
         finally:
             service.signal_database(signal.SIGCONT)
         expect(status).to_have_text("The figures follow the store.", timeout=_PATIENCE_MS)

@@ -58,7 +58,8 @@ def logged_in(browser: Browser, url: str, width: int, scheme: str) -> Iterator[O
     ) as context:
         found = Opened(context.new_page())
         found.page.goto(url)
-        found.page.keyboard.type(TOKEN)  # its field has the focus
+        found.page.wait_for_selector("#token:focus")
+        found.page.keyboard.type(TOKEN)
         found.page.keyboard.press("Enter")
         found.page.wait_for_selector("nav")
         assert found.page.url == url

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 import urllib.error
 from collections.abc import Iterator
@@ -121,19 +120,6 @@ def test_a_logout_ends_it(service: Service) -> None:
         assert len(list(events)) < 20
     with pytest.raises(urllib.error.HTTPError, match="401"), reader.events():
         pass
-
-
-def test_a_look_that_does_not_end_is_told(token_settings: dict[str, str]) -> None:
-    with running_service(token_settings, {**_BRIEF, "coordinator.process.measuring._FRESH_SECONDS": 2.0}) as service:
-        reader = Operator(service)
-        reader.log_in()
-        with reader.events() as events:
-            next(events)
-            service.signal_database(signal.SIGSTOP)
-            try:
-                assert any("store: not looked at yet, or it does not answer" in each["said"] for each in events)
-            finally:
-                service.signal_database(signal.SIGCONT)
 
 
 @pytest.mark.night

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from coordinator.printable import printable
 from store.codec.encoding import DecodeError, decode
 from store.codec.message import (
     APPLICATION_PROPERTIES,
@@ -12,18 +13,20 @@ from store.codec.message import (
     FIELD_NAMES,
     FOOTER,
     SECTION_NAMES,
+    VALUE,
     sections,
 )
 from store.codec.values import Described, Map
 
-#: characters of a section, and sections
-_LONGEST = 20_000
+#: Characters of a section, and sections. The octets of a whole message, in hexadecimal digits, are fewer characters.
+_LONGEST = 400_000
 _MOST = 100
 
 
 def contents(octets: bytes, *, whole: bool) -> list[tuple[str, str]]:
     """Return the name and the text of each section of a message. ``whole``: else ``octets`` is its beginning, and its
-    body is left out.
+    body is left out. A line of a text is a line of the body, or a field, in which line ends are escaped. What is cut is
+    said in the name, or is a section of its own.
     """
     told = []
     try:
@@ -31,7 +34,8 @@ def contents(octets: bytes, *, whole: bool) -> list[tuple[str, str]]:
         for code, _, value, end in found[:_MOST]:
             its, _ = decode(octets[:end], value)
             name, text = _data(its) if code == DATA else (SECTION_NAMES[code], _section(code, its))
-            told.append((name, text[:_LONGEST]))
+            cut = "" if len(text) <= _LONGEST else f", the first {_LONGEST:,} of {len(text):,} characters"
+            told.append((f"{name}{cut}", text[:_LONGEST]))
         if len(found) > _MOST:
             told.append(("what follows", f"{len(found) - _MOST:,} sections more"))
     except DecodeError as error:
@@ -44,6 +48,8 @@ def contents(octets: bytes, *, whole: bool) -> list[tuple[str, str]]:
 def _section(code: int, value: object) -> str:
     if code in FIELD_NAMES and isinstance(value, list):
         return _lines(zip(FIELD_NAMES[code], value, strict=False))
+    if code == VALUE and isinstance(value, str):
+        return value
     return _lines(value) if isinstance(value, Map) else _text(value)
 
 
@@ -57,7 +63,7 @@ def _data(octets: object) -> tuple[str, str]:
     try:
         text = octets.decode()
     except UnicodeDecodeError:
-        return "data, octets", octets[:_LONGEST].hex(" ")
+        return "data, octets", octets.hex(" ")
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -74,4 +80,4 @@ def _text(value: object) -> str:
         return "{" + ", ".join(f"{_text(key)}: {_text(each)}" for key, each in value) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_text, value)) + "]"
-    return str(value)
+    return printable(str(value))

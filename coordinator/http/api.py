@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 #: Requests that ask the store at one time; so many connections more than the workers' the database has to have.
 _MOST_ASKING = 2
-#: Seconds that a request waits until others have asked.
+#: Seconds that a request waits until others have asked; and one whose answer has begun, and would break off.
 _TURN_SECONDS = 5.0
+_PATIENT_TURN_SECONDS = 60.0
 #: how long messages are searched; with one statement more it is within the time of a request
 _SEARCH_SECONDS = 4.0
 _PATIENCE = Patience(connect_seconds=5, statement_seconds=5.0, lock_seconds=2.0, answer_seconds=8.0)
@@ -68,12 +69,12 @@ class Asking:
         return answers.checked(found, fewest_free=fewest_free, least_bytes=self._least_bytes)
 
     @contextmanager
-    def asked(self) -> Iterator[Connection]:
-        """Yield a connection that only reads.
+    def asked(self, *, patient: bool = False) -> Iterator[Connection]:
+        """Yield a connection that only reads. ``patient``: it is for an answer that has begun, and waits longer.
 
         :raises Refused: the store is away, takes too long, or does not have what the block asks for.
         """
-        if not self._turns.acquire(timeout=_TURN_SECONDS):
+        if not self._turns.acquire(timeout=_PATIENT_TURN_SECONDS if patient else _TURN_SECONDS):
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "other requests ask the store; try again later")
         try:
             with reading(self._url, application_name="coordinator api", patience=_PATIENCE) as connection:

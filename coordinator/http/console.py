@@ -36,7 +36,7 @@ _FEWEST_FREE = 10
 _OF_A_REPORT = {
     "Content-Encoding": "gzip",
     "Content-Security-Policy": "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; sandbox allow-scripts allow-downloads; frame-ancestors 'none'",
+    "script-src 'unsafe-inline'; sandbox allow-scripts allow-downloads; frame-ancestors 'self'",
 }
 
 
@@ -163,7 +163,7 @@ async def export_letters(store: Store, request: Request, name: str) -> Response:
     """Answer all letters of an address, a line of JSON each, as ``coordinator dead-letters export``."""
 
     def piece(after: int) -> list[answers.Answer]:
-        with store.asked() as connection:
+        with store.asked(patient=after > 0) as connection:
             return answers.letters(connection, name, after=after, most=_MOST, whole=True)
 
     async def lines(found: list[answers.Answer]) -> AsyncIterator[str]:
@@ -256,10 +256,20 @@ def list_findings(store: Store, request: Request, run: Number, kind: str | None 
 
 
 @pages.get("/report")
-async def show_report(store: Store, request: Request, run: Number) -> Response:
+def show_report(store: Store, request: Request, run: Number) -> Response:
+    """Show the report of a run in a frame, which stays under the console's own head and can lead nowhere else."""
+    with store.asked() as connection:
+        answers.report(connection, run=run)
+    return page(request, "report", run=run)
+
+
+@pages.get("/report.html")
+async def answer_report(store: Store, request: Request, run: Number) -> Response:
     """Answer the report of a run as ``coordinator reconcile`` has made it. It runs its own scripts, and belongs to no
-    site: it reaches neither the session nor another page.
+    site: it reaches neither the session nor another page. With a window of its own it could pass for the console.
     """
+    if request.headers.get("Sec-Fetch-Dest") == "document":
+        raise Refused(HTTPStatus.FORBIDDEN, f"a report is shown in a page of the console: {link('report', run=run)}")
 
     def read() -> bytes:
         with store.asked() as connection:

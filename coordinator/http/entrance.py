@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
+from starlette.routing import Match
 
 from coordinator import answers
 from coordinator.http.access import Access, Person
@@ -50,6 +51,14 @@ class Page(APIRoute):
             return page(request, "problem", status, title=status.phrase, said=said, looked_for=looked_for)
 
         return answer_or_say_why
+
+
+def _is_page(request: Request, to: str) -> bool:
+    """Return whether a URL is of a page of the console, which a browser can be led to: not of what forms send to."""
+    path = to.partition("?")[0]
+    asked = {**request.scope, "method": "GET", "path": path}
+    known = any(route.matches(asked)[0] is Match.FULL for route in request.app.routes)
+    return known and f"{path}/".startswith(f"{ROOT}/")
 
 
 async def session_of(request: Request) -> Session:
@@ -108,7 +117,7 @@ async def login(request: Request) -> Response:
 async def log_in(request: Request) -> Response:
     form = await _form(request)
     to = form.get("to", ROOT)
-    if not f"{to}/".startswith((f"{ROOT}/", f"{ROOT}?")):
+    if not _is_page(request, to):
         to = ROOT
     token = form.get("token", "").encode()
     try:

@@ -32,19 +32,26 @@ class Live:
     def __init__(self, measuring: Measuring) -> None:
         self._measuring = measuring
         self._seen: Figures | None = None
+        self._seen_at = datetime.now(UTC)
+        #: what the service lacked then
+        self._wanting = ""
         self._event = ""
 
     def event(self) -> str:
-        """Return the event of the last look, the same text until there is another; empty: there was none."""
-        figures = self._measuring.figures()
-        if figures is not None and figures is not self._seen:
-            self._event = f"data: {json.dumps(self._shown(figures))}\n\n"
-            self._seen = figures
+        """Return the event of the last look, the same text until there is another, or the service lacks something else:
+        a look that does not end is said, too. Empty: there was none.
+        """
+        figures, wanting = self._measuring.figures(), "; ".join(self._measuring.wanting())
+        if figures is None or (figures is self._seen and wanting == self._wanting):
+            return self._event
+        if figures is not self._seen:
+            self._seen, self._seen_at = figures, datetime.now(UTC)
+        self._wanting = wanting
+        self._event = f"data: {json.dumps(self._shown(figures, wanting))}\n\n"
         return self._event
 
-    def _shown(self, figures: Figures) -> dict[str, str]:
+    def _shown(self, figures: Figures, wanting: str) -> dict[str, str]:
         """Return HTML by the name of the element that it is in (``data-live``)."""
-        wanting = "; ".join(self._measuring.wanting())
         undecided, state = figures.undecided, figures.state
         connected = sum(self._measuring.workers.now("connections").values())
         counts = {
@@ -60,7 +67,7 @@ class Live:
             "charts": fragment("live", "pictures", charts(self._measuring.recent)),
             "largest": fragment("live", "largest", figures.entries),
             "said": fragment("live", "said", wanting),
-            "at": fragment("live", "at", datetime.now(UTC)),
+            "at": fragment("live", "at", self._seen_at),
         }
 
 

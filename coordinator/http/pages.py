@@ -22,7 +22,7 @@ from coordinator.timeline import as_utc
 ROOT = "/console"
 FOLDER = Path(__file__).parent / "templates"
 
-#: No text is longer on a page.
+#: No value is longer on a page; what messages say is.
 _LONGEST = 2000
 _AGES = ((86400, "d"), (3600, "h"), (60, "min"))
 
@@ -76,6 +76,11 @@ def _count(number: float | None) -> str | None:
     return None if number is None else f"{number:,.0f}"
 
 
+def _lines(text: str) -> Markup:
+    """Show a text whole, line by line, without other control characters."""
+    return Markup("\n").join(map(printable, text.replace("\r\n", "\n").split("\n")))
+
+
 def _about(more: int | None) -> str | None:
     """Say how many there are beyond those that are counted."""
     return None if more is None else f"about {more:,}" if more else "some"
@@ -90,7 +95,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters.update(about=_about, age=_age, count=_count, moment=moment)
+    environment.filters.update(about=_about, age=_age, count=_count, lines=_lines, moment=moment)
     environment.globals.update(link=link, separator=GROUP_SEPARATOR)
     return environment
 

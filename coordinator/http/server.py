@@ -30,10 +30,10 @@ _LONGEST_LASTING_SECONDS = 900.0
 _ACCEPT_PAUSE_SECONDS = 1.0
 
 #: What a browser may do with an answer (S11): pages of the console load their style, their
-#: scripts and what these ask for, and send forms.
+#: scripts and what these ask for, and send forms. A frame is for a report, which alone lets itself be embedded.
 _POLICY = (
     *("default-src 'none'", "style-src 'self'", "script-src 'self'", "form-action 'self'"),
-    "connect-src 'self'",
+    *("connect-src 'self'", "frame-src 'self'"),
     *("base-uri 'none'", "frame-ancestors 'none'"),
 )
 _CONTENT_POLICY = "Content-Security-Policy"

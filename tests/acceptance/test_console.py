@@ -36,6 +36,7 @@ ALL_KINDS = {
     "message",
     "letters",
     "letter",
+    "report",
     "connection",
     "schedule",
 }
@@ -125,9 +126,27 @@ def test_a_wrong_token_opens_nothing(service: Service) -> None:
     assert list(operator.cookies) == []
 
 
-@all_cases("to", ["https://evil.example/", "//evil.example/", "/metrics", "/consolex", "javascript:alert(1)"])
-def test_a_login_leads_to_the_console_alone(service: Service, to: str) -> None:
-    assert Operator(service).log_in(to).path == "/console"
+@all_cases(
+    "to",
+    [
+        *("https://evil.example/", "//evil.example/", "/metrics", "/consolex", "javascript:alert(1)", "//["),
+        *("/console/logout", "/console/stop", "/console/none"),
+    ],
+)
+def test_a_login_leads_to_pages_of_the_console_alone(service: Service, to: str) -> None:
+    page = Operator(service).log_in(to)
+    assert (page.path, page.status) == ("/console", 200)
+
+
+@all_cases(("sent", "to"), [("logout", ""), ("stop", ""), ("act?do=user-add", "/act?do=user-add")])
+def test_a_form_without_a_session_leads_through_the_login_to_its_page_or_the_overview(
+    service: Service, sent: str, to: str
+) -> None:
+    operator = Operator(service)
+    page = operator.ask(f"/console/{sent}", {"form": "", "id": "1"})
+    assert (page.status, page.text("h1")) == (401, "Log in")
+    page = operator.ask("/console/login", {**page.hidden, "token": TOKEN})
+    assert (page.status, page.path) == (200, f"/console{to}")
 
 
 def test_a_logout_is_a_form_of_a_page_of_the_session(service: Service) -> None:
@@ -290,6 +309,7 @@ def test_pages_load_their_own_style_and_script_and_nothing_else(crawled: dict[st
         assert policy == {
             **{"default-src": "'none'", "style-src": "'self'", "script-src": "'self'", "form-action": "'self'"},
             **{"base-uri": "'none'", "frame-ancestors": "'none'", "connect-src": "'self'"},
+            "frame-src": "'self'",
         }
         assert page.headers["Referrer-Policy"] == "no-referrer"
         assert page.headers["X-Content-Type-Options"] == "nosniff"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlencode, urlsplit
@@ -87,6 +88,63 @@ def test_a_replay_shows_how_far_it_is_and_is_stopped(browser: Browser, service: 
         assert page.url == asked
         assert 0 < int(count.inner_text()) < 30
     peer.close_socket()
+
+
+def _begin_replay(shown: Opened, service: Service, address: str, letters: int) -> None:
+    """Of so many letters of the address, which had none; the page is that of the act then."""
+    peer = Peer(service.port)
+    peer.open()
+    buried(service, peer.begin(), address, letters)
+    peer.close_socket()
+    given = {"do": "dead-letters-replay", "name": f"%DLQ%{address}", "all": "true"}
+    shown.page.goto(f"{api.place(service)}/console/act?{urlencode(given)}")
+    shown.page.get_by_role("button", name="Look what it would do").click()
+    shown.page.get_by_role("button", name="Replay dead letters").click()
+    expect(shown.page.get_by_role("status")).to_have_text("It goes on.")
+
+
+def test_an_act_that_cannot_be_seen_any_more_says_why(browser: Browser, token_settings: dict[str, str]) -> None:
+    with running_service(token_settings, _SLOW) as service, logged_in(browser, service, "/console") as shown:
+        _begin_replay(shown, service, "orders", 30)
+        page, status = shown.page, shown.page.get_by_role("status")
+        other = page.context.new_page()
+        other.goto(f"{api.place(service)}/console")
+        other.get_by_role("button", name="Log out").click()
+        other.wait_for_selector("#token")
+        expect(status).to_have_text("You are logged out: log in again.", timeout=_PATIENCE_MS)
+        page.get_by_role("link", name="log in again").click()
+        page.locator("#token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        expect(status).to_have_text("It goes on.")
+        page.get_by_role("button", name="Stop it").focus()
+        service.kill()
+        expect(status).to_have_text("The service does not answer.", timeout=_PATIENCE_MS)
+        with page.expect_request("**/console/done?id=*"):
+            pass
+
+
+def test_an_act_that_ends_under_the_focus_says_so(browser: Browser, service: Service) -> None:
+    with logged_in(browser, service, "/console") as shown:
+        _begin_replay(shown, service, "prices", 3)
+        shown.page.get_by_role("button", name="Stop it").focus()
+        expect(shown.page.get_by_role("status")).to_have_text("Done.", timeout=_PATIENCE_MS)
+        shown.page.locator("h1").click()
+        expect(shown.page.get_by_role("button", name="Stop it")).to_have_count(0, timeout=_PATIENCE_MS)
+
+
+def test_a_look_that_has_failed_leaves_no_word_that_all_is_right(browser: Browser, service: Service) -> None:
+    with logged_in(browser, service, "/console") as shown:
+        status, main = shown.page.get_by_role("status"), shown.page.locator("main")
+        expect(status).to_have_text("The figures follow the store.")
+        expect(main).to_contain_text("Nothing needs a person.")
+        service.signal_database(signal.SIGSTOP)
+        try:
+            expect(status).to_contain_text("The service is not ready: store: ", timeout=2 * _PATIENCE_MS)
+        finally:
+            service.signal_database(signal.SIGCONT)
+        expect(status).to_have_text("The figures follow the store.", timeout=_PATIENCE_MS)
+        expect(main).not_to_contain_text("Nothing needs a person.")
+        expect(main).to_contain_text("Something may need a person by now")
 
 
 def test_figures_follow_the_store_while_a_link_has_the_focus(browser: Browser, service: Service) -> None:

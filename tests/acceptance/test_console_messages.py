@@ -17,7 +17,7 @@ from tests.fix_console import BRIEF, REPORT, Operator, Page, fill
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import Accepted
-from tests.wire.messages import Properties, data
+from tests.wire.messages import Properties, data, section
 from tests.wire.queues import post
 
 pytestmark = pytest.mark.rule("S11")
@@ -59,6 +59,17 @@ def test_the_page_to_retire_what_a_consumer_has_says_so(begin: Begin, anna: Oper
     page = anna.ask(retire)
     assert page.status == 409
     assert "in the hands of a consumer" in page.text("p")
+
+
+def test_a_long_line_is_shown_whole_and_a_line_end_in_a_property_is_seen(
+    begin: Begin, anna: Operator, address: str
+) -> None:
+    body = json.dumps({"a": "<" * 60_000}).encode()
+    properties = section(0x74, {"a": "1\nx-admin: true"})
+    assert begin().sender(address).outcome(properties + data(body)) == Accepted()
+    page = anna.ask(f"/console/browse?{urlencode({'name': address})}")
+    (path,) = (each for each in page.links if "/message?" in each)
+    assert anna.ask(path).text("pre").split() == ["a:", "1\\nx-admin:", "true", *body.decode().split()]
 
 
 def test_what_a_message_says_is_for_operators(service: Service, begin: Begin, anna: Operator, address: str) -> None:
@@ -126,18 +137,26 @@ def test_findings_are_shown_by_kind(service: Service, anna: Operator) -> None:
 
 @pytest.mark.rule("S7", "S11")
 def test_a_report_belongs_to_no_site(service: Service, anna: Operator) -> None:
-    """It has scripts of its own, beside what clients and books say."""
+    """It has scripts of its own, beside what clients and books say: a page of the console has it in a frame, from which
+    no script gets out.
+    """
     with fill(service, "a <b>"):
         page = anna.ask("/console/runs")
     run = next(each for each in page.links if "/findings?" in each)
-    (to,) = (each for each in anna.ask(run).all_of("a") if each.get("target") == "_blank")
-    report = anna.ask(to["href"] or "")
+    (to,) = (each for each in anna.ask(run).links if "/report?" in each)
+    shown = anna.ask(to)
+    (frame,) = shown.all_of("iframe")
+    assert frame["sandbox"] == "allow-scripts allow-downloads"
+    assert "; frame-src 'self'; " in shown.headers["Content-Security-Policy"]
+    report = anna.ask(frame["src"] or "", None, **{"Sec-Fetch-Dest": "iframe"})
     assert report.html == REPORT.decode()
-    policy = report.headers.get_all("Content-Security-Policy")
-    assert len(policy) == 1
-    assert "; sandbox allow-scripts allow-downloads; " in policy[0]
-    assert Operator(service).ask(to["href"] or "").status == 401
-    assert anna.ask("/console/report?run=77").status == 404
+    (policy,) = report.headers.get_all("Content-Security-Policy", [])
+    assert policy.endswith("; sandbox allow-scripts allow-downloads; frame-ancestors 'self'")
+    alone = anna.ask(frame["src"] or "", None, **{"Sec-Fetch-Dest": "document"})
+    assert (alone.status, f"a report is shown in a page of the console: {to}" in alone.text("p")) == (403, True)
+    for path in (to, frame["src"] or ""):
+        assert Operator(service).ask(path).status == 401
+        assert anna.ask(re.sub("run=.*", "run=77", path)).status == 404
 
 
 def test_instances_and_workers_are_shown(anna: Operator) -> None:

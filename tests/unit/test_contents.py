@@ -62,6 +62,28 @@ def test_of_many_sections_the_first_are_shown() -> None:
     assert (len(told), told[-1]) == (101, ("what follows", "150 sections more"))
 
 
-def test_a_long_text_is_cut() -> None:
-    ((_, text),) = contents(_data(b"x" * 30_000), whole=True)
-    assert len(text) == 20_000
+def test_the_longest_body_is_shown_whole() -> None:
+    for body, name, text in (
+        (b"x" * 65_000, "data, text", "x" * 65_000),
+        (b"\xff" * 65_000, "data, octets", " ".join(["ff"] * 65_000)),
+    ):
+        assert contents(_data(body), whole=True) == [(name, text)]
+
+
+def test_what_is_cut_says_so_in_its_name() -> None:
+    ((name, text),) = contents(_section(0x76, encode_list([b"\x42"] * 65_000)), whole=True)
+    assert (name, len(text)) == ("amqp-sequence, the first 400,000 of 455,000 characters", 400_000)
+
+
+def test_a_line_end_in_a_value_begins_no_line() -> None:
+    pair = encode_string("a") + encode_string("1\nx-admin: true")
+    properties = _section(0x73, encode_list([_NULL, _NULL, encode_string("x\r\u2028y")]))
+    assert contents(properties + _section(0x74, encode_map([pair])), whole=True) == [
+        ("properties", "to: x\\r\\u2028y"),
+        ("application-properties", "a: 1\\nx-admin: true"),
+    ]
+
+
+def test_a_text_that_is_the_body_keeps_its_lines() -> None:
+    assert contents(_section(0x77, encode_string("1\n2")), whole=True) == [("amqp-value", "1\n2")]
+    assert contents(_section(0x77, encode_list([encode_string("1\n2")])), whole=True) == [("amqp-value", "[1\\n2]")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 from structlog.testing import capture_logs
 
+from coordinator.http.live import Live
 from coordinator.process import measuring
 from coordinator.process.children import Supervising
 from coordinator.process.measuring import POLL_SECONDS, Measuring
@@ -61,6 +63,18 @@ def test_a_look_of_long_ago_says_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     ready = State(schema=True, instances_alive=1, days_ahead=14)
     assert _measuring(ready, 20.0, monkeypatch).wanting() == []
     assert _measuring(ready, 40.0, monkeypatch).wanting() == ["store: not looked at yet, or it does not answer"]
+
+
+@pytest.mark.rule("S11")
+def test_open_pages_are_told_that_the_look_is_of_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = Live(_measuring(State(schema=True, instances_alive=1, days_ahead=14), 0.0, monkeypatch, []))
+    first = live.event()
+    assert live.event() is first
+    monkeypatch.setattr(measuring, "_FRESH_SECONDS", -1000.0)
+    told, told_then = (json.loads(each.removeprefix("data: ")) for each in (first, live.event()))
+    assert _NONE_SERVES in told["said"]
+    assert "store: not looked at yet, or it does not answer" in told_then["said"]
+    assert told_then["at"] == told["at"]
 
 
 def test_before_the_first_look_it_is_not_ready() -> None:

@@ -100,16 +100,20 @@ def _why_none(connection: Connection, archive: Archived, text: str, since: datet
 def _encodings(message_id: str) -> list[bytes]:
     """Return how a message-id may be encoded (3.2.4): the text, or the number, UUID or octets that it stands for."""
     text = message_id.encode(errors="surrogateescape")
-    found = [b"\xb1" + len(text).to_bytes(4, "big") + text]
+    found = [b"\xb1" + _number(len(text), 4) + text]
     if len(text) < 256:
         found.append(bytes((0xA1, len(text))) + text)
     for octets in _octets(message_id):
-        found += [encode_binary(octets), b"\xb0" + len(octets).to_bytes(4, "big") + octets]
+        found += [encode_binary(octets), b"\xb0" + _number(len(octets), 4) + octets]
         found += [b"\x98" + octets] if len(octets) == 16 else []
     if message_id.isascii() and message_id.isdigit() and (number := int(message_id[:_LONGEST_NUMBER])) < 1 << 64:
-        found.append(b"\x80" + number.to_bytes(8, "big"))
+        found.append(b"\x80" + _number(number, 8))
         found += [bytes((0x53, number)) if number else b"\x44"] if number < 256 else []
     return found
+
+
+def _number(value: int, octets: int) -> bytes:
+    return bytes.fromhex(f"{value:0{2 * octets}x}")
 
 
 def _octets(message_id: str) -> list[bytes]:

@@ -14,11 +14,10 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
-    about,
     asked,
+    print_counted,
     print_json,
     print_pairs,
-    print_table,
 )
 
 RetentionHours = Annotated[
@@ -183,7 +182,7 @@ def list_(
     if as_json:
         print_json(lines)
     else:
-        print_table(about(lines), ("name", "routing", "kind", "origin", "groups", "pending", *STATES, "more"))
+        print_counted(lines, ("name", "routing", "kind", "origin", "groups", "pending", *STATES))
 
 
 @app.command()
@@ -202,12 +201,13 @@ def show(
     if as_json:
         print_json(detail)
         return
-    groups = [{**group, "group": group["name"] or "(default)"} for group in about(detail.pop("groups"))]
+    groups = [{**group, "group": group["name"] or "(default)"} for group in detail.pop("groups")]
     more_groups = detail.pop("more_groups")
-    print_pairs(about([detail])[0])
+    more = {} if (more_messages := detail.pop("more")) is None else {"more": f"about {more_messages}"}
+    print_pairs({**detail, **more})
     if groups:
         typer.echo()
-        print_table(groups, ("group", "volatile", *STATES, "more"))
+        print_counted(groups, ("group", "volatile", *STATES))
     if more_groups:
         typer.echo(f"\nand {more_groups} more groups: coordinator group list has all")
 

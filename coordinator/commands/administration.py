@@ -339,10 +339,12 @@ def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) ->
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def about(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows for a table, where ``more`` says that it is an estimate."""
+def print_counted(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], others: Sequence[str] = ()) -> None:
+    """Print a table of counts and ``others``; between them, if any has more than is counted, how many these are."""
     words = {None: None, 0: "some"}
-    return [{**row, "more": words.get(row["more"], f"about {row['more']}")} for row in rows]
+    more = ["more"] if any(row["more"] is not None for row in rows) else []
+    told = [{**row, "more": words.get(row["more"], f"about {row['more']}")} for row in rows]
+    print_table(told, [*columns, *more, *others])
 
 
 def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:

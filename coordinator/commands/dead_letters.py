@@ -13,12 +13,11 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
-    about,
     asked,
     fail,
+    print_counted,
     print_json,
     print_rows,
-    print_table,
     store,
 )
 
@@ -47,7 +46,7 @@ def list_(
     if as_json:
         print_json(lines)
     else:
-        print_table(about(lines), ("name", "letters", "more", "oldest"))
+        print_counted(lines, ("name", "letters"), ["oldest"])
 
 
 @app.command()

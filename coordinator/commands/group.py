@@ -12,10 +12,9 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     Reason,
-    about,
     asked,
+    print_counted,
     print_json,
-    print_table,
 )
 
 app = typer.Typer(help="Look at consumer groups, and change them.", no_args_is_help=True)
@@ -47,7 +46,7 @@ def list_(
     if as_json:
         print_json(lines)
     else:
-        print_table(
+        print_counted(
             [
                 {
                     **line,
@@ -55,9 +54,10 @@ def list_(
                     "moved": _moved(line["seek"]),
                     "paused": None if line["paused_at"] is None else changes.since(line),
                 }
-                for line in about(lines)
+                for line in lines
             ],
-            (*("address", "group", "volatile"), *STATES, "more", *_POLICIES, "moved", "paused"),
+            ("address", "group", "volatile", *STATES),
+            (*_POLICIES, "moved", "paused"),
         )
 
 

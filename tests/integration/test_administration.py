@@ -113,7 +113,7 @@ def long_lines(database: Connection, rows: Rows) -> int:
 
 @pytest.mark.rule("H18")
 def test_so_many_messages_of_each_group_are_counted_and_the_others_estimated(
-    database: Connection, rows: Rows, long_lines: int, monkeypatch: pytest.MonkeyPatch
+    database: Connection, database_url: str, rows: Rows, long_lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows.entry(rows.queue("other"), failed="x")
     monkeypatch.setattr(counts, "MOST_COUNTED", 20)
@@ -132,9 +132,16 @@ def test_so_many_messages_of_each_group_are_counted_and_the_others_estimated(
     (box,) = dead_letters.boxes(database)
     assert box.letters == 20
     assert box.more == pytest.approx(20_000, rel=0.1)
+    told = partial(CliRunner().invoke, app, ["dead-letters", "list", "--database-url", database_url])
+    printed = [line.split() for line in told().stdout.splitlines()]
+    assert [line[:4] for line in printed] == [
+        ["name", "letters", "more", "oldest"],
+        ["%DLQ%long", "20", "about", str(box.more)],
+    ]
     monkeypatch.setattr(counts, "MOST_COUNTED", 50_000)
     (box,) = dead_letters.boxes(database)
     assert (box.letters, box.more) == (20_000, None)
+    assert told().stdout.split()[:3] == ["name", "letters", "oldest"]
 
 
 @pytest.mark.rule("H18")

@@ -174,16 +174,15 @@ class Cluster:
         return found[0]
 
     def follows(self) -> None:
-        """Wait until the other follows, and its leader waits for it at each commit."""
-        url = f"postgresql://postgres@127.0.0.1:{self.leader().port}/postgres"
+        """Wait until the other follows, each commit waits for it, and Patroni has noted that it may lead."""
         deadline = time.monotonic() + 2 * PATIENCE
-        while True:
-            with psycopg.connect(url) as connection:
-                row = connection.execute("select count(*) from pg_stat_replication where sync_state = 'sync'")
-                if row.fetchone() == (1,):
-                    return
+        while "sync_standby" not in self._roles():
             assert time.monotonic() < deadline, self.state()
             time.sleep(0.2)
+
+    def _roles(self) -> list[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.leader().api}/cluster", timeout=PATIENCE) as answer:
+            return [each["role"] for each in json.loads(answer.read())["members"]]
 
     def switch_over(self) -> Node:
         """Have the leader hand over, once Patroni knows that the other has all; the new one."""

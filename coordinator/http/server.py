@@ -188,6 +188,7 @@ class _Connection(H11Protocol):
         body = b"expected a request of HTTP/1.0 or HTTP/1.1\n"
         headers = [
             *self.server_state.default_headers,
+            (_CONTENT_POLICY.lower().encode(), "; ".join(_POLICY).encode()),
             (b"content-type", b"text/plain; charset=utf-8"),
             (b"content-length", b"%d" % len(body)),
         ]

@@ -19,14 +19,13 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from coordinator.answers import InTheWay, Malformed, Unknown, check_reason
+from coordinator.answers import Malformed, check_reason
 from coordinator.http.access import Person
 from coordinator.http.api import answer
-from coordinator.http.problems import Refused, invalid, refused
+from coordinator.http.problems import KNOWN, Refused, invalid, refused
 from coordinator.operations import ACTS, OF_THE_SERVICE, ROOT, Operation
 from store import audit, migrations
 from store.database import BRIEF, COUNTING, Commits, connected
-from store.errors import StoreError
 
 if TYPE_CHECKING:
     from coordinator.settings import RetentionSettings
@@ -39,8 +38,6 @@ _PIECES_SECONDS = 4.0
 #: octets of a request's body
 _LONGEST_BODY = 1 << 16
 _JSON = "application/json"
-#: Errors with which an act is refused; another one is a fault of this program.
-_KNOWN = (Unknown, InTheWay, Malformed, StoreError)
 
 _Reason = Annotated[str | None, Field(description="Why; kept in the audit.")]
 
@@ -96,7 +93,7 @@ class Acting:
                 if operation.long:  # others have one SQL transaction
                     commits = Commits(connection)
                 return operation.run(connection, **taken)
-        except _KNOWN as error:
+        except KNOWN as error:
             raise refused(error, partly=commits is not None and commits.begun) from None
 
 

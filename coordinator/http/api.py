@@ -19,12 +19,11 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from coordinator import answers, message_ids
-from coordinator.http.problems import Refused, refused
+from coordinator.http.problems import KNOWN, Refused, refused
 from coordinator.operations import ROOT
 from store import health, migrations
 from store.audit import Action
 from store.database import Patience, reading
-from store.errors import StoreError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +79,7 @@ class Asking:
             with reading(self._url, application_name="coordinator api", patience=_PATIENCE) as connection:
                 migrations.check(connection)
                 yield connection
-        except (answers.Unknown, answers.Malformed, answers.InTheWay, answers.TakesTooLong, StoreError) as error:
+        except KNOWN as error:
             raise refused(error) from None
         finally:
             self._turns.release()

@@ -10,7 +10,16 @@ from fastapi.responses import JSONResponse
 
 from coordinator.answers import InTheWay, Malformed, TakesTooLong, Unknown
 from store.connections import ClosedAlready, NoSuchConnection
-from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Contended, Locked, NotUndecided
+from store.errors import (
+    AddressGone,
+    AlreadyDecided,
+    CannotCheck,
+    CannotCommit,
+    Contended,
+    Locked,
+    NotUndecided,
+    StoreError,
+)
 from store.runs import Superseded
 
 _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
@@ -29,6 +38,8 @@ _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (AddressGone, HTTPStatus.CONFLICT),
     (Superseded, HTTPStatus.CONFLICT),
 )
+#: Errors with which an operation refuses, whose messages are for the person who asks.
+KNOWN = (InTheWay, Malformed, TakesTooLong, Unknown, StoreError)
 #: Where the framework finds an argument, which it names first.
 _PLACES = (("query",), ("path",), ("header",), ("body",))
 

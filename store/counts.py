@@ -5,11 +5,11 @@ A question costs what it counts, whatever waits. The views ``groups`` and ``addr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from store.database import AS_PLANNED, IN_ORDER
 from store.tables import SCHEMA
@@ -81,49 +81,35 @@ _STATISTICS = text(
 
 def of_groups(connection: Connection, groups: Sequence[int]) -> dict[int, Line]:
     """Count the entries of these groups. A group that does not exist is left out."""
-    most = _most_of_each(len(groups))
-    rows = _in_order(connection, _OF_GROUPS, groups, most)
-    statistics = Statistics(connection) if any(row.counted == most for row in rows) else None
-    found: dict[int, Line] = {}
-    for row in rows:
-        more = None
-        if statistics is not None and row.counted == most:
-            more = max(0, round(statistics.entries(row.id)) - most)
-        found[row.id] = Line(_counts(row, more), row.first)
-    return found
+    counted = _counted(connection, _OF_GROUPS, groups, lambda group: [group])
+    return {row.id: Line(counts, row.first) for row, counts in counted}
 
 
 def of_addresses(connection: Connection, addresses: Sequence[int]) -> dict[int, tuple[Counts, int]]:
     """Count the entries of all groups of these addresses, and their groups. An address that does not exist is left
     out.
     """
-    most = _most_of_each(len(addresses))
-    rows = _in_order(connection, _OF_ADDRESSES, addresses, most)
+
+    def groups(address: int) -> Iterable[int]:
+        return connection.scalars(_GROUPS, {"address": address})
+
+    return {row.id: (counts, row.groups) for row, counts in _counted(connection, _OF_ADDRESSES, addresses, groups)}
+
+
+def _counted(
+    connection: Connection, question: TextClause, ids: Sequence[int], groups: Callable[[int], Iterable[int]]
+) -> Iterator[tuple[Row[Any], Counts]]:
+    """Yield the answers, with their counts. ``groups``: of an id. No more entries are read than are counted."""
+    most = max(MOST_OF_MANY, MOST_COUNTED // max(1, len(ids)))
+    connection.execute(IN_ORDER)
+    rows = connection.execute(question, {"ids": list(ids), "most": most}).all()
+    connection.execute(AS_PLANNED)
     statistics = Statistics(connection) if any(row.counted == most for row in rows) else None
-    found: dict[int, tuple[Counts, int]] = {}
     for row in rows:
         more = None
         if statistics is not None and row.counted == most:
-            groups = connection.scalars(_GROUPS, {"address": row.id})
-            more = max(0, round(sum(map(statistics.entries, groups))) - most)
-        found[row.id] = _counts(row, more), row.groups
-    return found
-
-
-def _most_of_each(count: int) -> int:
-    return max(MOST_OF_MANY, MOST_COUNTED // max(1, count))
-
-
-def _in_order(connection: Connection, question: Any, ids: Sequence[int], most: int) -> Sequence[Row[Any]]:
-    """Ask so that no more entries are read than are counted."""
-    connection.execute(IN_ORDER)
-    found = connection.execute(question, {"ids": list(ids), "most": most}).all()
-    connection.execute(AS_PLANNED)
-    return found
-
-
-def _counts(row: Row[Any], more: int | None) -> Counts:
-    return Counts(**{state: getattr(row, state) for state in STATES}, more=more)
+            more = max(0, round(sum(map(statistics.entries, groups(row.id)))) - most)
+        yield row, Counts(**{state: getattr(row, state) for state in STATES}, more=more)
 
 
 _OF_GROUPS = text(

@@ -101,6 +101,13 @@ def plain(value: object) -> str:
     raise TypeError(type(value).__name__)
 
 
+def about(more: int | None, digits: str = "d") -> str | None:
+    """Say how many messages there are beyond those that are counted (:class:`store.counts.Counts`). ``digits``: the
+    format of the number.
+    """
+    return None if more is None else f"about {more:{digits}}" if more else "some"
+
+
 def moment(text: str, now: datetime) -> datetime:
     """Parse ``2026-03-01``, ``2026-03-01T12:00``, with or without a zone (then UTC), or ``24h``: that long before
     ``now``.

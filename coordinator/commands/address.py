@@ -203,8 +203,9 @@ def show(
         return
     groups = [{**group, "group": group["name"] or "(default)"} for group in detail.pop("groups")]
     more_groups = detail.pop("more_groups")
-    more = {} if (more_messages := detail.pop("more")) is None else {"more": f"about {more_messages}"}
-    print_pairs({**detail, **more})
+    if (more := answers.about(detail.pop("more"))) is not None:
+        detail["more"] = more
+    print_pairs(detail)
     if groups:
         typer.echo()
         print_counted(groups, ("group", "volatile", *STATES))

@@ -341,10 +341,10 @@ def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) ->
 
 def print_counted(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], others: Sequence[str] = ()) -> None:
     """Print a table of counts and ``others``; between them, if any has more than is counted, how many these are."""
-    words = {None: None, 0: "some"}
+    from coordinator.answers import about
+
     more = ["more"] if any(row["more"] is not None for row in rows) else []
-    told = [{**row, "more": words.get(row["more"], f"about {row['more']}")} for row in rows]
-    print_table(told, [*columns, *more, *others])
+    print_table([{**row, "more": about(row["more"])} for row in rows], [*columns, *more, *others])
 
 
 def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:

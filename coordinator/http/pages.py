@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlencode
@@ -15,7 +16,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from coordinator.address.addresses import GROUP_SEPARATOR
-from coordinator.answers import plain
+from coordinator.answers import about, plain
 from coordinator.printable import printable
 from coordinator.timeline import as_utc
 
@@ -81,11 +82,6 @@ def _lines(text: str) -> Markup:
     return Markup("\n").join(map(printable, text.replace("\r\n", "\n").split("\n")))
 
 
-def _about(more: int | None) -> str | None:
-    """Say how many there are beyond those that are counted."""
-    return None if more is None else f"about {more:,}" if more else "some"
-
-
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
@@ -95,7 +91,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters.update(about=_about, age=_age, count=_count, lines=_lines, moment=moment)
+    environment.filters.update(about=partial(about, digits=","), age=_age, count=_count, lines=_lines, moment=moment)
     environment.globals.update(link=link, separator=GROUP_SEPARATOR)
     return environment
 

@@ -16,30 +16,19 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from random import random
+from random import getrandbits, random
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 from weakref import WeakSet
 
 import structlog
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    TraceState,
-    set_span_in_context,
-)
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from coordinator.version import VERSION
 from store.clock import CLOCK
@@ -51,8 +40,7 @@ from store.ids import OUTBOX, micros_of, moment_of, slot_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import Span
+    from opentelemetry.util.types import AnyValue
 
     from coordinator.errors import Refusal
     from coordinator.group.entries import Entry
@@ -91,7 +79,8 @@ TXN_ID, HALF_ID, OUTCOME = "coordinator.txn_id", "coordinator.message", "coordin
 FROM_SQL, PRODUCER_GROUP, CHECKS = "coordinator.posted_in_sql", "coordinator.producer_group", "coordinator.checks"
 
 _Attributes = dict[str, str | int | bool]
-_ROOT = Context()
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_SCOPE: Final = InstrumentationScope("coordinator", VERSION)
 
 
 class Traces:
@@ -112,21 +101,13 @@ class Traces:
         )
         self._exporting = _Exporting(exporter, url, self._why)
         names = {"service.name": "coordinator", "service.version": VERSION, "service.namespace": store_id}
-        self._provider = TracerProvider(
-            sampler=ALWAYS_ON,
-            resource=Resource.create({**names, "service.instance.id": str(instance_id)}),
-            span_limits=SpanLimits(max_attribute_length=_LONGEST),
-            shutdown_on_exit=False,
+        self._resource = _Hashed(Resource.create({**names, "service.instance.id": str(instance_id)}).attributes)
+        self._waiting = BatchSpanProcessor(
+            self._exporting,
+            max_queue_size=2 * MOST_WAITING,  # it is never full: spans are counted before
+            schedule_delay_millis=_EVERY_MS,
+            max_export_batch_size=_MOST_AT_ONCE,
         )
-        self._provider.add_span_processor(
-            BatchSpanProcessor(
-                self._exporting,
-                max_queue_size=2 * MOST_WAITING,  # it is never full: spans are counted before
-                schedule_delay_millis=_EVERY_MS,
-                max_export_batch_size=_MOST_AT_ONCE,
-            )
-        )
-        self._tracer = self._provider.get_tracer("coordinator", VERSION)
         self._ended = self._left_out = 0
         #: when the second under way began, by the monotonic clock, and how much was traced in it
         self._second, self._traced = 0.0, 0
@@ -147,7 +128,7 @@ class Traces:
 
     def close(self) -> None:
         """Send the last spans, if that takes no longer than a second."""
-        ending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        ending = threading.Thread(target=self._waiting.shutdown, daemon=True)
         ending.start()
         ending.join(_LAST_SECONDS)
 
@@ -158,20 +139,27 @@ class Traces:
         operation: str,
         place: str,
         kind: SpanKind,
-        parent: Context,
+        parent: SpanContext | None,
         attributes: _Attributes,
         *,
         links: Sequence[SpanContext] = (),
         at: int | None = None,
     ) -> Span:
-        """Begin a span. ``place``: an address or a group, or empty; ``at``: nanoseconds of Unix time, None: now."""
-        return self._tracer.start_span(
+        """Begin a span. ``place``: an address or a group, or empty; ``parent``: None begins a trace; ``at``:
+        nanoseconds of Unix time, None: now.
+        """
+        trace_id = (getrandbits(128) or 1) if parent is None else parent.trace_id
+        state = None if parent is None else parent.trace_state
+        return Span(
             f"{operation} {place}"[:_LONGEST] if place else operation,
+            SpanContext(trace_id, getrandbits(64) or 1, False, _SAMPLED, state),
             parent,
-            kind,
+            self._resource,
             {SYSTEM: "amqp", OPERATION: operation, **attributes},
-            [Link(each) for each in links],
-            at,
+            links=[Link(each) for each in links],
+            kind=kind,
+            start_time=time.time_ns() if at is None else at,
+            instrumentation_scope=_SCOPE,
         )
 
     def end(self, span: Span) -> None:
@@ -181,6 +169,7 @@ class Traces:
         else:
             self._ended += 1
             span.end()
+            self._waiting.on_end(span)
 
     def commit(self, batch: Batch) -> SpanContext:
         """Return the span of a batch that has just been committed, of a trace of its own; make it for the first."""
@@ -191,8 +180,8 @@ class Traces:
                 "coordinator.rows": batch.rows,
                 "coordinator.units": len(batch.units),
             }
-            span = self.start("commit", "", SpanKind.CLIENT, _ROOT, told, at=began)
-            self._batch = batch.number, span.get_span_context()
+            span = self.start("commit", "", SpanKind.CLIENT, None, told, at=began)
+            self._batch = batch.number, span.here
             self.end(span)
         return self._batch[1]
 
@@ -223,9 +212,9 @@ class Traces:
             return
         trace = glance(message)
         if (len(message) <= _PLAIN_DECLARE or self._sampled(trace, None)) and self._may():
-            self.begin(txn, _ROOT if trace is None else _remote(trace))
+            self.begin(txn, None if trace is None else _remote(trace))
 
-    def begin(self, txn: Transaction, parent: Context) -> TxnTrace:
+    def begin(self, txn: Transaction, parent: SpanContext | None) -> TxnTrace:
         """Trace a transaction, as a part of it is sampled: from its declare on, which may be over."""
         at = _here(micros_of(txn.id) / 1e6)
         span = self.start("declare", "", SpanKind.SERVER, parent, {TXN_ID: str(UUID(bytes=txn.id))}, at=at)
@@ -242,20 +231,20 @@ class Traces:
             return None
         if not self._sampled(trace, txn) or not self._may():
             return None
-        parent = _ROOT if trace is None else _remote(trace)
+        parent = None if trace is None else _remote(trace)
         links: list[SpanContext] = []
         if txn is not None:
             of_txn = txn.trace or self.begin(txn, parent)
             if trace is None:
-                parent = of_txn.context
+                parent = of_txn.span
             elif of_txn.span.trace_id != int(trace.trace_id, 16):
                 links.append(of_txn.span)
-        told: _Attributes = {OPERATION_TYPE: "receive", DESTINATION: address}
+        told: _Attributes = {OPERATION_TYPE: "receive", DESTINATION: address[:_LONGEST]}
         if txn is not None:
             told[TXN_ID] = str(UUID(bytes=txn.id))
         span = self.start("post", address, SpanKind.SERVER, parent, told | _message_id(message), links=links)
-        if trace is None and isinstance(message, bytes) and span.is_recording():
-            message = _marked(message, span.get_span_context())
+        if trace is None and isinstance(message, bytes):
+            message = _marked(message, span.here)
         return PostSpan(self, span, message)
 
     def delivered(self, entry: Entry) -> None:
@@ -265,7 +254,7 @@ class Traces:
         if message is None or trace is None or not trace.sampled or not self._may():
             return
         parent, queue = _remote(trace), entry.queue.name
-        told: _Attributes = {GROUP: queue, HALF_ID: entry.half_id, **_message_id(message)}
+        told: _Attributes = {GROUP: queue[:_LONGEST], HALF_ID: entry.half_id, **_message_id(message)}
         if slot_of(entry.half_id) == OUTBOX and not entry.attempts and self._is_new(entry.half_id):
             at = _here(moment_of(entry.half_id).timestamp())
             span = self.start("post", queue, SpanKind.SERVER, parent, {FROM_SQL: True, **told}, at=at)
@@ -292,7 +281,11 @@ class Traces:
         trace = read_trace(front)
         if trace is None or not trace.sampled:
             return
-        told: _Attributes = {TXN_ID: str(UUID(bytes=due.txn_id)), PRODUCER_GROUP: due.group, CHECKS: due.checks}
+        told: _Attributes = {
+            TXN_ID: str(UUID(bytes=due.txn_id)),
+            PRODUCER_GROUP: due.group[:_LONGEST],
+            CHECKS: due.checks,
+        }
         self._checks[due.txn_id] = self.start("check-back", due.group, SpanKind.CLIENT, _remote(trace), told)
         if len(self._checks) > _MOST_REMEMBERED:
             self.answered(next(iter(self._checks)), "unanswered")
@@ -307,16 +300,55 @@ class Traces:
             self.end(span)
 
 
+class Span(ReadableSpan):
+    """A span under way. That of the SDK costs several times as much, for limits, locks, samplers and events, none of
+    which is needed here.
+    """
+
+    _attributes: _Attributes
+    _links: list[Link]
+
+    @property
+    def here(self) -> SpanContext:
+        context = self._context
+        assert context is not None
+        return context
+
+    def set_attribute(self, name: str, value: str | int | bool) -> None:
+        self._attributes[name] = value
+
+    def add_link(self, to: SpanContext) -> None:
+        self._links.append(Link(to))
+
+    def set_status(self, status: Status) -> None:
+        self._status = status
+
+    def end(self) -> None:
+        self._end_time = time.time_ns()
+
+
+class _Hashed(Resource):
+    """A resource whose hash, which its encoder asks of each span, is counted once: that of the SDK writes JSON."""
+
+    def __init__(self, attributes: Mapping[str, AnyValue]) -> None:
+        super().__init__(attributes)
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    __eq__ = Resource.__eq__
+
+
 class TxnTrace:
     """The trace of a sampled transaction: its declare, whose span all others of it have for their parent."""
 
-    __slots__ = ("__weakref__", "_discharge", "_traces", "batch", "context", "span")
+    __slots__ = ("__weakref__", "_discharge", "_traces", "batch", "span")
 
     def __init__(self, traces: Traces, declare: Span) -> None:
         self._traces = traces
         traces.under_way.add(self)
-        self.span = declare.get_span_context()
-        self.context = set_span_in_context(NonRecordingSpan(self.span), _ROOT)
+        self.span = declare.here
         #: the batch that its decision was written to last
         self.batch: Batch | None = None
         self._discharge: Span | None = None
@@ -324,7 +356,7 @@ class TxnTrace:
     def discharged(self, txn: Transaction) -> None:
         """Begin the span of its discharge."""
         told: _Attributes = {TXN_ID: str(UUID(bytes=txn.id))}
-        self._discharge = self._traces.start("discharge", "", SpanKind.SERVER, self.context, told)
+        self._discharge = self._traces.start("discharge", "", SpanKind.SERVER, self.span, told)
 
     def finished(self, txn: Transaction, committed: bool | None, refusal: Refusal | None) -> None:
         """End it with its decision. None: it is decided elsewhere, or later."""
@@ -382,15 +414,15 @@ class DeliverySpan:
         if self._outcome is not None:
             return
         told: _Attributes = {OUTCOME: outcome.kind.name.lower(), OPERATION_TYPE: "settle"}
-        context, links = set_span_in_context(self._delivery, _ROOT), []
+        delivery, links = self._delivery.here, []
         if txn is not None:
             told[TXN_ID] = str(UUID(bytes=txn.id))
-            links.append((txn.trace or self._traces.begin(txn, context)).span)
-        if self._delivery.is_recording():
+            links.append((txn.trace or self._traces.begin(txn, delivery)).span)
+        if self._delivery.end_time is None:
             self._delivery.set_attribute(OUTCOME, outcome.kind.name.lower())
             self._traces.end(self._delivery)
         self._outcome = self._traces.start(
-            "settle", self._queue, SpanKind.SERVER, context, {**self._told, **told}, links=links
+            "settle", self._queue, SpanKind.SERVER, delivery, {**self._told, **told}, links=links
         )
 
     def over(self, *, undone: bool = False) -> None:
@@ -443,11 +475,10 @@ class _Exporting(SpanExporter):
         self._exporter.shutdown()
 
 
-def _remote(trace: TraceContext) -> Context:
+def _remote(trace: TraceContext) -> SpanContext:
     """Return the context of a span that the message names."""
     state = TraceState.from_header([trace.state]) if trace.state else None
-    parent = SpanContext(int(trace.trace_id, 16), int(trace.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED), state)
-    return set_span_in_context(NonRecordingSpan(parent), _ROOT)
+    return SpanContext(int(trace.trace_id, 16), int(trace.span_id, 16), True, _SAMPLED, state)
 
 
 def _here(seconds: float) -> int:
@@ -476,7 +507,7 @@ def _message_id(message: Octets) -> _Attributes:
         for code, _, value, _ in sections(front, PROPERTIES):
             if code == PROPERTIES and (fields := fields_of(front, value, PROPERTIES)) and fields[0] is not None:
                 given = fields[0]
-                return {MESSAGE_ID: given.hex() if isinstance(given, bytes) else str(given)}
+                return {MESSAGE_ID: (given.hex() if isinstance(given, bytes) else str(given))[:_LONGEST]}
     except DecodeError:
         pass
     return {}

@@ -333,6 +333,14 @@ entry = Table(
     postgresql_with={"fillfactor": "50", **_VACUUM_BY_COUNT},
 )
 Index("entry_available_at_idx", entry.c.available_at, postgresql_where=entry.c.available_at.is_not(None))
+# Finds what a group is to get later, in its order, among all that waits in the group.
+Index(
+    "entry_schedule_idx",
+    entry.c.group_id,
+    entry.c.available_at,
+    entry.c.id,
+    postgresql_where=entry.c.available_at.is_not(None),
+)
 Index(
     "entry_priority_idx",
     entry.c.group_id,

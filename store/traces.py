@@ -211,7 +211,7 @@ class _Search:
         self._search(_BY_KEY)  # most entries have the ids of their halves
         first, last = moment_of(self._halves[0]), moment_of(self._halves[-1])
         first, last = min(first, self._committed_at), max(last, self._committed_at)
-        first = max(first, self._committed_at - SLACK)  # nobody decides about a delivery before its commit
+        first = max(first, self._committed_at - SLACK)  # no delivery is decided about before its commit
         since = first - LONGEST_UNDECIDED - SLACK
         for ring in rings(first, last, since, max(last, self._now) + SLACK):
             if ring.width > _NEAR:

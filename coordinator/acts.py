@@ -6,10 +6,11 @@ connection.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from uuid import UUID
 
 from pydantic import AwareDatetime, Field
 
@@ -40,6 +41,7 @@ from coordinator.answers import (
     txn_id_of,
 )
 from coordinator.heads import whole_head
+from coordinator.repairs import LeftByHand, Repaired
 from coordinator.timeline import as_utc
 from coordinator.version import VERSION
 from store import connections, dead_letters, reasons, retirement, seeks, undecided
@@ -82,6 +84,14 @@ def resolve(connection: Connection, *, txn_id: str, decision: Literal["commit", 
     return asdict((undecided.commit if decision == "commit" else undecided.roll_back)(connection, wanted, reason))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """A transaction whose checkers are asked again. ``due``: now; else once its client has left it."""
+
+    txn_id: UUID
+    due: bool
+
+
 def resume(connection: Connection, *, txn_id: str) -> Answer:
     """Ask checkers about an undecided transaction again, from the first check on. ``due``: now; else once its client
     has left it, or its time is over.
@@ -93,7 +103,15 @@ def resume(connection: Connection, *, txn_id: str) -> Answer:
     :raises Locked: another decides it now.
     """
     wanted = txn_id_of(txn_id)
-    return {"txn_id": wanted, "due": undecided.resume(connection, wanted)}
+    return asdict(Resumed(txn_id=wanted, due=undecided.resume(connection, wanted)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed:
+    """A connection that is closed."""
+
+    connection: str
+    closed: bool
 
 
 def close(connection: Connection, *, connection_id: str, reason: str | None = None) -> Answer:
@@ -107,7 +125,7 @@ def close(connection: Connection, *, connection_id: str, reason: str | None = No
     wanted = connection_id_of(connection_id)
     connections.ask_to_close(connection, wanted, reason)
     connections.wait_until_closed(connection, wanted)
-    return {"connection": str(wanted), "closed": True}
+    return asdict(Closed(connection=str(wanted), closed=True))
 
 
 def purge(
@@ -203,7 +221,7 @@ class Goals:
     def decide(self, stored: Stored) -> tuple[Goal, DeliveryTerms] | str | None:
         if self._alike is None:
             return self._decide(stored)
-        its = _kind(read_story(head_of(self._connection, stored))._asdict())
+        its = _kind(vars(read_story(head_of(self._connection, stored))))
         return self._decide(stored) if its == self._alike else None
 
     def _decide(self, stored: Stored) -> tuple[Goal, DeliveryTerms] | str:
@@ -242,6 +260,25 @@ class Goals:
 # What a reconciliation has found is repaired.
 
 
+@dataclass(frozen=True, kw_only=True)
+class RepairRest:
+    """The findings that a repair has not looked at: those of the run as of ``seen_at`` behind the number ``after``."""
+
+    after: int
+    seen_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repairs:
+    """What was done about the findings of a run as of ``seen_at``, or, where it was not ``applied``, what would be."""
+
+    seen_at: datetime
+    applied: bool
+    repairs: list[Repaired]
+    by_hand: list[LeftByHand]
+    next: RepairRest | None
+
+
 def repair(
     connection: Connection,
     *,
@@ -256,29 +293,39 @@ def repair(
     and nothing is done twice. ``finding``: about that of this number alone. ``seen_at``: of the run that was looked at:
     one that was stored again meanwhile has other findings by the same numbers, and is refused.
 
-    ``seconds``: no piece begins later; None: no limit. ``repairs``: by finding, the ``state`` (``can``, ``done`` or
-    ``cannot``) and what is ``said``; ``by_hand``: the first of those alike that a person repairs, with how many
-    ``findings`` there are; ``next``: None, or the ``after`` and ``seen_at`` with which the same act goes on.
+    ``seconds``: no piece begins later; None: no limit. ``next``: None, or the ``after`` and ``seen_at`` with which the
+    same act goes on.
 
     :raises Malformed: ``run`` is no number.
     :raises Unknown: there is no such run, or it has no such finding.
     :raises Superseded: the run was stored again, since ``seen_at`` or meanwhile.
     """
     found = repairs.of_run(connection, run, finding=finding, after=after, seen_at=seen_at)
-    lines: list[Answer] = []
+    lines: list[Repaired] = []
     by_hand = repairs.ByHand()
-    rest: Answer | None = None
+    rest: RepairRest | None = None
     end = inf if seconds is None else time.monotonic() + seconds
     for piece in repairs.pieces(connection, found, apply=apply):
         lines += piece.lines
         by_hand.add(piece.by_hand)
         if piece.through is not None and (len(lines) >= _MOST_REPAIRED or time.monotonic() > end):
-            rest = {"after": piece.through, "seen_at": found.seen_at}
+            rest = RepairRest(after=piece.through, seen_at=found.seen_at)
             break
-    return {"seen_at": found.seen_at, "applied": apply, "repairs": lines, "by_hand": by_hand.told(), "next": rest}
+    return asdict(Repairs(seen_at=found.seen_at, applied=apply, repairs=lines, by_hand=by_hand.told(), next=rest))
 
 
 # One message is retired by hand.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retired:
+    """A message that was taken out of a group. ``was``: in which state it waited; ``done``: it does not any more."""
+
+    half_id: int
+    group: str
+    outcome: str
+    was: str
+    done: bool
 
 
 def retire(
@@ -313,7 +360,7 @@ def retire(
         except Contended:
             retirable(connection, half_id, group)  # which says who was first
             raise
-    return {"half_id": wanted, "group": group, "outcome": outcome, "was": found.state, "done": not dry_run}
+    return asdict(Retired(half_id=wanted, group=group, outcome=outcome, was=found.state, done=not dry_run))
 
 
 def retirable(connection: Connection, half_id: str, group: str) -> tuple[int, int, retirement.Waiting]:
@@ -350,6 +397,16 @@ def _not_there(connection: Connection, wanted: int, group: str) -> InTheWay | Un
 # A consumer group is moved to another place.
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """One way of a seek: ``moved`` messages are delivered again (``back``), or skipped; ``expired`` ones are left."""
+
+    back: bool
+    to_id: int
+    moved: int
+    expired: int
+
+
 def seek(
     connection: Connection,
     *,
@@ -376,7 +433,7 @@ def seek(
         done.append(seeks.move_forth(connection, moved, to_id, version=VERSION))
     if option != "forth_to":
         done.append(seeks.move_back(connection, moved, to_id, _again(connection, moved), version=VERSION))
-    return [{column: getattr(each, column) for column in ("back", "to_id", "moved", "expired")} for each in done]
+    return [asdict(Moved(back=each.back, to_id=each.to_id, moved=each.moved, expired=each.expired)) for each in done]
 
 
 def way_of(to: str | None, back_to: str | None, forth_to: str | None) -> tuple[str, str]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from coordinator.address.addresses import GROUP_SEPARATOR, dead_letter_name, keeps_dead_letters, shown
-from coordinator.address.dead_letters import read_story
+from coordinator.address.dead_letters import Story, read_story
 from coordinator.address.permissions import ANYTHING, Rights
 from coordinator.contents import contents
 from coordinator.heads import whole_head
@@ -35,6 +35,7 @@ from store import (
 )
 from store import scheduled as schedules
 from store.archive import days
+from store.health import Health
 from store.ids import declared_at, moment_of
 from store.tables import ANONYMOUS
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
     from store.connections import ConnectionId
     from store.dead_letters import Stored
-    from store.health import Health
 
 Answer = dict[str, Any]
 
@@ -129,7 +129,7 @@ def moment(text: str, now: datetime) -> datetime:
 
 def all_addresses(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Answer]:
     """Return the addresses by name, with their messages counted. The key is the name."""
-    return [_counted(asdict(line)) for line in addresses.all_addresses(connection, after=after, most=most)]
+    return [asdict(line) for line in addresses.all_addresses(connection, after=after, most=most)]
 
 
 def one_address(connection: Connection, name: str) -> Answer:
@@ -140,11 +140,7 @@ def one_address(connection: Connection, name: str) -> Answer:
     found = addresses.one_address(connection, name)
     if found is None:
         raise Unknown(f"there is no address {shown(name)}")
-    detail = _counted(asdict(found))
-    for group in detail["groups"]:
-        del group["address"]
-        _counted(group)
-    return detail
+    return asdict(found)
 
 
 def all_groups(
@@ -161,22 +157,12 @@ def all_groups(
     if after is not None:
         of, _, name = after.partition(GROUP_SEPARATOR)
         above = of, name
-    lines = [asdict(group) for group in addresses.all_groups(connection, address, after=above, most=most)]
-    for line in lines:
-        line["group"] = line.pop("name")
-        _counted(line)
-    return lines
+    return [asdict(group) for group in addresses.all_groups(connection, address, after=above, most=most)]
 
 
 def group_key(line: Mapping[str, Any]) -> str:
     """Return the name of a group as a client's source has it."""
     return f"{line['address']}{GROUP_SEPARATOR if line['group'] else ''}{line['group']}"
-
-
-def _counted(line: Answer) -> Answer:
-    """Return ``line`` with each of its counts by name."""
-    line.update(line.pop("counts"))
-    return line
 
 
 def group_of(connection: Connection, name: str) -> tuple[str, int]:
@@ -245,12 +231,29 @@ def box_of(connection: Connection, name: str) -> tuple[int, str]:
     return found[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Letter(Story):
+    """A dead letter: when it became one, its size in octets, and what it says of its origin."""
+
+    id: int
+    since: datetime
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeLetter(Letter):
+    """A dead letter with its encoded message, in base64."""
+
+    message: str
+
+
 def _letter(connection: Connection, stored: Stored, *, whole: bool) -> Answer:
-    story = read_story(head_of(connection, stored))
-    line = {"entry": stored.id, "id": stored.half_id, "since": stored.since, "size": stored.size, **story._asdict()}
+    story = vars(read_story(head_of(connection, stored)))
+    line = Letter(id=stored.half_id, since=stored.since, size=stored.size, **story)
     if whole:
-        line["message"] = base64.b64encode(dead_letters.message(connection, stored.half_id)).decode()
-    return line
+        octets = base64.b64encode(dead_letters.message(connection, stored.half_id))
+        line = WholeLetter(message=octets.decode(), **vars(line))
+    return {"entry": stored.id, **asdict(line)}
 
 
 def head_of(connection: Connection, stored: Stored) -> bytes:
@@ -278,8 +281,8 @@ def waiting(connection: Connection, name: str, *, after: int = 0, most: int) -> 
 
 
 def all_schedules(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Answer]:
-    """Return the groups that are to get messages later: how many, how many of them are retries, their octets, and when
-    the first and the last is due. The key is their name, as :func:`group_key` makes it.
+    """Return the groups that are to get messages later: how many, as far as they are counted, how many of them are
+    retries, their octets, and when the first and the last is due. The key is their name, as :func:`group_key` makes it.
     """
     above = None
     if after is not None:
@@ -345,13 +348,12 @@ def connection_key(line: Mapping[str, Any]) -> str:
 
 
 def one_connection(connection: Connection, *, connection_id: str) -> Answer:
-    """Return a connection with the first hundred of its links, as ``link_list``.
+    """Return a connection with the first hundred of its links.
 
     :raises Malformed: ``connection_id`` is none.
     :raises NoSuchConnection: there is none, or its instance has ended.
     """
-    line, links = connections.one(connection, connection_id_of(connection_id))
-    return {**asdict(line), "link_list": [each._asdict() for each in links]}
+    return asdict(connections.one(connection, connection_id_of(connection_id)))
 
 
 def connection_id_of(text: str) -> ConnectionId:
@@ -382,6 +384,15 @@ def all_users(connection: Connection, *, after: str | None = None, most: int | N
     return [asdict(each) for each in users.list_all(connection, after=after, most=most)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Allowed:
+    """Who may do what was asked for: a user, or a role that no user has, by a permission with this pattern."""
+
+    user: str | None
+    role: str | None
+    pattern: str
+
+
 def all_permissions(connection: Connection, *, verb: str | None = None, name: str | None = None) -> list[Answer]:
     """Return the permissions. With ``verb`` and ``name``: in place of them, who may do this to an address, user by
     user, each with the permission that says so; a role that no user has, such as anonymous, has a line of its own.
@@ -394,16 +405,16 @@ def all_permissions(connection: Connection, *, verb: str | None = None, name: st
         raise Malformed("verb, name: expected both, or none")
     if verb not in set(permissions.Verb):
         raise Malformed("expected one of " + ", ".join(permissions.Verb), "verb", flag="who")
-    lines: list[Answer] = []
+    lines: list[Allowed] = []
     if permissions.none_counts(connection):
-        lines.append({"user": None, "role": ANONYMOUS, "pattern": ANYTHING})
+        lines.append(Allowed(user=None, role=ANONYMOUS, pattern=ANYTHING))
     for each in permissions.list_all(connection):
         if each.verb == verb and Rights(frozenset({(each.verb, each.pattern)})).may(permissions.Verb(verb), name):
             having: list[str | None] = [each.user]
             if each.role is not None:
                 having = [*permissions.users_of(connection, each.role)] or [None]
-            lines += [{"user": user, "role": each.role, "pattern": each.pattern} for user in having]
-    return lines
+            lines += [Allowed(user=user, role=each.role, pattern=each.pattern) for user in having]
+    return [asdict(line) for line in lines]
 
 
 def all_runs(connection: Connection) -> list[Answer]:
@@ -454,6 +465,19 @@ def report(connection: Connection, *, run: int) -> bytes:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunLine(runs.Run):
+    """A stored run of a reconciliation. ``watch``: it is of ``coordinator watch``; ``findings``: how many it has;
+    ``kinds``: how many of each kind.
+    """
+
+    run: int
+    watch: bool
+    stored_at: datetime
+    findings: int
+    kinds: dict[str, int]
+
+
 def _kinds(found: runs.Stored) -> dict[str, int]:
     """Return how many findings of each kind a run has."""
     counted: dict[str, int] = {}
@@ -463,18 +487,19 @@ def _kinds(found: runs.Stored) -> dict[str, int]:
 
 
 def _run(found: runs.Stored) -> Answer:
-    return {
-        "run": found.id,
-        "seen_at": found.seen_at,
-        "since": found.since,
-        "until": found.until,
-        "books": list(found.books),
-        "watch": found.watch_id is not None,
-        "stored_at": found.stored_at,
-        "version": found.version,
-        "findings": found.findings,
-        "kinds": _kinds(found),
-    }
+    line = RunLine(
+        run=found.id,
+        seen_at=found.seen_at,
+        since=found.since,
+        until=found.until,
+        books=found.books,
+        watch=found.watch_id is not None,
+        stored_at=found.stored_at,
+        version=found.version,
+        findings=found.findings,
+        kinds=_kinds(found),
+    )
+    return asdict(line)
 
 
 def audited(
@@ -496,7 +521,7 @@ def audited(
 
 def links_of(connection: Connection, address: str, most: int) -> list[Answer]:
     """Return the links of open connections to an address and its groups, each with its ``connection``."""
-    return [{"connection": of, **link._asdict()} for of, link in connections.links_of(connection, address, most)]
+    return [{"connection": of, **vars(link)} for of, link in connections.links_of(connection, address, most)]
 
 
 def letter(connection: Connection, half_id: int) -> Answer:
@@ -507,12 +532,20 @@ def letter(connection: Connection, half_id: int) -> Answer:
     head = dead_letters.head(connection, half_id)
     if head is None:
         raise Unknown(f"the store has no message {half_id}")
-    return {"id": half_id, "since": moment_of(half_id), **read_story(head)._asdict()}
+    return {"id": half_id, "since": moment_of(half_id), **vars(read_story(head))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked(Health):
+    """The state of the store, and a sentence for each thing that needs an operator."""
+
+    wrong: list[str]
 
 
 def checked(found: Health, *, fewest_free: int, least_bytes: int) -> Answer:
     """Return the state of the store, and under ``wrong`` a sentence for each thing that needs an operator."""
-    return {**asdict(found), "wrong": health.wrong(found, fewest_free=fewest_free, least_bytes=least_bytes)}
+    wrong = health.wrong(found, fewest_free=fewest_free, least_bytes=least_bytes)
+    return asdict(Checked(**vars(found), wrong=wrong))
 
 
 # What became of a transaction or of a message. `root`: the folder of the archive, which is read for days that the store

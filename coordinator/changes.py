@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import Field, SecretStr
@@ -38,6 +39,14 @@ _CHECKS = (
     ("check_interval", "check_interval_ms", 1, 86_400_000),
     ("check_most", "check_most", 1, 1000),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddedAddress:
+    """An address that was made. ``routing``: queue or topic."""
+
+    name: str
+    routing: str
 
 
 def add_address(
@@ -82,7 +91,7 @@ def add_address(
         )
     except AddressExists:
         raise InTheWay(f"there is an address {shown(name)} already") from None
-    return {"name": name, "routing": routing}
+    return asdict(AddedAddress(name=name, routing=routing))
 
 
 def set_address(
@@ -206,6 +215,16 @@ def set_group(
     return changes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Paused:
+    """The pause of a group, which has begun or ended: since when, by whom, and for which reason."""
+
+    name: str
+    paused_at: datetime | None
+    paused_by: str | None
+    paused_for: str | None
+
+
 def pause_group(connection: Connection, *, name: str) -> Answer:
     """Pause a group, in all instances at once: its consumers keep their links and their credit, and get nothing new;
     posts go on, browsers see what waits, and what was delivered can be settled.
@@ -216,7 +235,7 @@ def pause_group(connection: Connection, *, name: str) -> Answer:
     pause = _pause(connection, name, addresses.pause_group)
     if not pause.done:
         raise InTheWay(f"{shown(name)} is paused {since(asdict(pause))}")
-    return {"name": name, **_told(pause)}
+    return _told(name, pause)
 
 
 def resume_group(connection: Connection, *, name: str) -> Answer:
@@ -228,7 +247,7 @@ def resume_group(connection: Connection, *, name: str) -> Answer:
     pause = _pause(connection, name, addresses.resume_group)
     if not pause.done:
         raise InTheWay(f"{shown(name)} is not paused")
-    return {"name": name, **_told(pause)}
+    return _told(name, pause)
 
 
 def _pause(
@@ -241,8 +260,8 @@ def _pause(
     return pause
 
 
-def _told(pause: addresses.Pause) -> Answer:
-    return {name: value for name, value in asdict(pause).items() if name != "done"}
+def _told(name: str, pause: addresses.Pause) -> Answer:
+    return asdict(Paused(name=name, paused_at=pause.paused_at, paused_by=pause.paused_by, paused_for=pause.paused_for))
 
 
 def since(line: Mapping[str, Any]) -> str:
@@ -288,6 +307,43 @@ def words(changes: Mapping[str, object]) -> str:
 # ``open_before``: they might before the change.
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Opened:
+    open_before: bool
+    open_now: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Granted(_Opened):
+    """A permission that was granted, to one of the two."""
+
+    user: str | None
+    role: str | None
+    verbs: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revoked(_Opened):
+    """How many permissions were taken back."""
+
+    revoked: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedUsers(_Opened):
+    """A user who was added, or removed."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedUser:
+    """What is so with a user now."""
+
+    name: str
+    state: str
+
+
 def grant(
     connection: Connection, *, verbs: str, pattern: str, user: str | None = None, role: str | None = None
 ) -> Answer:
@@ -302,13 +358,14 @@ def grant(
     open_before = permissions.none_counts(connection)
     if not permissions.grant(connection, grantee, wanted, pattern):
         raise Unknown(f"there is no user {grantee.user}")
-    return {
-        "user": grantee.user,
-        "role": grantee.role,
-        "verbs": [str(each) for each in wanted],
-        "open_before": open_before,
-        "open_now": permissions.none_counts(connection),
-    }
+    granted = Granted(
+        user=grantee.user,
+        role=grantee.role,
+        verbs=[str(each) for each in wanted],
+        open_before=open_before,
+        open_now=permissions.none_counts(connection),
+    )
+    return asdict(granted)
 
 
 def revoke(
@@ -323,7 +380,7 @@ def revoke(
     found = permissions.revoke(connection, grantee, wanted, pattern)
     if not found:
         raise no_permission(grantee, pattern)
-    return {"revoked": found, "open_before": False, "open_now": permissions.none_counts(connection)}
+    return asdict(Revoked(revoked=found, open_before=False, open_now=permissions.none_counts(connection)))
 
 
 def no_permission(grantee: Grantee, pattern: str) -> Unknown:
@@ -385,7 +442,7 @@ def add_user(
         users.add(connection, name, made)
     except UserExists:
         raise InTheWay(f"there is a user {name} already") from None
-    return {"name": name, "open_before": open_before, "open_now": permissions.none_counts(connection)}
+    return asdict(ChangedUsers(name=name, open_before=open_before, open_now=permissions.none_counts(connection)))
 
 
 def new_name(text: str) -> str:
@@ -441,7 +498,7 @@ def set_user(
         said, state = f" with the role {having}", f"without the role {having}"
     if not done:
         raise Unknown(f"there is no user {name}{said}")
-    return {"name": name, "state": state}
+    return asdict(ChangedUser(name=name, state=state))
 
 
 def _role(text: str) -> str:
@@ -461,4 +518,4 @@ def remove_user(connection: Connection, *, name: str) -> Answer:
     name = user_name(name)
     if not users.remove(connection, name):
         raise Unknown(f"there is no user {name}")
-    return {"name": name, "open_before": False, "open_now": permissions.none_counts(connection)}
+    return asdict(ChangedUsers(name=name, open_before=False, open_now=permissions.none_counts(connection)))

@@ -77,7 +77,7 @@ def of_check(connection: Connection, *, txn_id: str) -> list[str]:
 
 def of_close(connection: Connection, *, connection_id: str) -> list[str]:
     """Of :func:`coordinator.acts.close`."""
-    found, _ = connections.one(connection, connection_id_of(connection_id))
+    found = connections.one(connection, connection_id_of(connection_id))
     who = f"The client {found.container_id} of user {found.user or '(none)'} at {found.host}"
     return [f"{who} is told the reason, and loses {found.links} links; it may connect again at once."]
 
@@ -163,13 +163,13 @@ def of_repair(
         for each in piece.lines:
             count += 1
             if len(lines) < _MOST_TOLD:
-                lines.append(f"{_STATES[each['state']]} {each['said']} ({each['kind']}).")
+                lines.append(f"{_STATES[each.state]} {each.said} ({each.kind}).")
         others = count >= _MOST_LETTERS or time.monotonic() > end
         if others:
             break
     if count > len(lines):
         lines.append(f"And so on: {count:,} findings that the store can do something about, or has.")
-    lines += [f"By hand: {each['findings']:,} {each['kind']}: {each['suggested_repair']}" for each in by_hand.told()]
+    lines += [f"By hand: {each.findings:,} {each.kind}: {each.suggested_repair}" for each in by_hand.told()]
     if others:
         lines.append("That is of the first findings; others may follow.")
     return lines or ["The run has found nothing."]

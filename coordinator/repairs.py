@@ -15,7 +15,7 @@ from uuid import UUID
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name
 from coordinator.address.dead_letters import mark_of
 from coordinator.address.enqueue import terms_again
-from coordinator.answers import Answer, Malformed, Unknown, run_of
+from coordinator.answers import Malformed, Unknown, run_of
 from coordinator.heads import whole_head
 from coordinator.timeline import as_utc
 from store import partitions, runs
@@ -100,13 +100,38 @@ def stored_run(connection: Connection, number: str) -> runs.Stored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
-    """``lines``: findings that the store can do something about, each with the ``state`` of its repair (``can``,
-    ``done`` or ``cannot``) and what is ``said``; read once, as a repair is done when its line is read. ``by_hand``: the
-    others; ``through``: the number of the last of all, behind which another piece follows; None: none does.
+class Repaired:
+    """A finding that the store can do something about. ``state``: of its repair: ``can``, ``done`` or ``cannot``;
+    ``said``: what was done, or why it cannot be.
     """
 
-    lines: Iterable[Answer]
+    kind: str
+    txn_id: str | None
+    half_id: int | None
+    address: str | None
+    consumer_group: str | None
+    state: str
+    said: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftByHand:
+    """The first of ``findings`` that are alike, which a person repairs."""
+
+    kind: str
+    half_id: int | None
+    suggested_repair: str
+    findings: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """``lines``: of findings that the store can do something about; read once, as a repair is done when its line is
+    read. ``by_hand``: the others; ``through``: the number of the last of all, behind which another piece follows; None:
+    none does.
+    """
+
+    lines: Iterable[Repaired]
     by_hand: list[Mapping[str, Any]] = field(default_factory=list)
     through: int | None = None
 
@@ -119,11 +144,11 @@ def pieces(connection: Connection, found: Found, *, apply: bool) -> Iterator[Pie
     waiting: dict[Repair, list[Mapping[str, Any]]] = {}
     by_hand: list[Mapping[str, Any]] = []
 
-    def lines(alike: Mapping[Repair, list[Mapping[str, Any]]]) -> Iterator[Answer]:
+    def lines(alike: Mapping[Repair, list[Mapping[str, Any]]]) -> Iterator[Repaired]:
         for repair, verdict in of_store.repaired(connection, list(alike), found.reason if apply else None):
             for each in alike[repair]:
                 line = {name: each[name] for name in ("kind", "txn_id", "half_id", "address", "consumer_group")}
-                yield {**line, "state": verdict.state.value, "said": verdict.said}
+                yield Repaired(**line, state=verdict.state.value, said=verdict.said)
 
     for finding in found.findings():
         proposed = proposal(finding, found.seen_at, twice)
@@ -142,7 +167,7 @@ class ByHand:
 
     def __init__(self) -> None:
         self._counted: Counter[Alike] = Counter()
-        self._first: dict[Alike, Answer] = {}
+        self._first: dict[Alike, dict[str, Any]] = {}
 
     def add(self, findings: Iterable[Mapping[str, Any]]) -> None:
         """Add findings, or what :meth:`told` has of others."""
@@ -152,10 +177,10 @@ class ByHand:
             told = {name: each[name] for name in ("kind", "half_id", "suggested_repair")}
             self._first.setdefault(its, told)
 
-    def told(self) -> list[Answer]:
-        """Return the first of those alike, with how many ``findings`` there are, the most first."""
+    def told(self) -> list[LeftByHand]:
+        """Return the first of those alike, those of which there are most first."""
         counted = sorted(self._counted.items(), key=lambda item: (-item[1], item[0]))
-        return [{**self._first[its], "findings": count} for its, count in counted]
+        return [LeftByHand(**self._first[its], findings=count) for its, count in counted]
 
 
 def alike(finding: Mapping[str, Any]) -> Alike:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from coordinator.address.addresses import (
@@ -51,7 +51,8 @@ _BECAME = {
 }
 
 
-class Event(NamedTuple):
+@dataclass(frozen=True)
+class Event:
     """``at``: by the database's clock, except for declares and posts. ``group``: as a source of a client names it;
     ``archived``: the store has dropped it, and it was read from the archive. ``trace_id``: of a post, the trace that
     its message names, 32 hexadecimal digits.
@@ -131,7 +132,7 @@ def lines(events: Iterable[Event]) -> Iterator[dict[str, object]]:
     for event in events:
         told = {"at": as_utc(event.at), "message": event.message or "", "group": event.group or ""}
         # first: a table cuts what is long
-        yield {**event._asdict(), **told, "detail": f"{'[archive] ' if event.archived else ''}{event.detail}"}
+        yield {**vars(event), **told, "detail": f"{'[archive] ' if event.archived else ''}{event.detail}"}
 
 
 #: Letters, and replays of letters, that are followed from one message.
@@ -176,10 +177,28 @@ class Timeline:
         return sorted(self.events, key=lambda event: event.at)
 
     def plain(self) -> dict[str, Any]:
-        """Return the values of the JSON form."""
-        events = [{**event._asdict(), "at": event.at.astimezone(UTC)} for event in self.sorted()]
+        """Return the values of the JSON form: of a :class:`Life`, or a :class:`TransactionLife`."""
+        events = [{**vars(event), "at": event.at.astimezone(UTC)} for event in self.sorted()]
         head = {"txn_id": self.txn_id, "outcome": self.outcome} if self.summary is None else asdict(self.summary)
         return {**head, "events": events, "notes": self.notes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """The life of a message. ``txn_id``: null, where it was posted outside transactions."""
+
+    txn_id: UUID | None
+    outcome: str
+    events: list[Event]
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionLife(Outcome):
+    """The life of a transaction."""
+
+    events: list[Event]
+    notes: list[str]
 
 
 def head(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -446,7 +465,7 @@ class _Chain:
     def set_aside(self, copies: Sequence[Message], at: datetime) -> None:
         """Add copies of unanswered messages; the rollback was ``at`` that moment."""
         for copy in copies:
-            self._line.events.append(posted(copy, "kept aside", "at")._replace(at=at))
+            self._line.events.append(replace(posted(copy, "kept aside", "at"), at=at))
             self.follow([copy], copy.posted_at, read_story(copy.head).original_id)
 
     def _copies(self, original_id: int, step: Step, box: str | None) -> None:

@@ -35,8 +35,8 @@ from store.views import pending_half
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddressLine:
-    """An address in a list."""
+class AddressLine(Counts):
+    """An address in a list, with the messages of its groups counted."""
 
     name: str
     routing: str
@@ -46,18 +46,16 @@ class AddressLine:
     groups: int
     #: messages of undecided checkable transactions
     pending: int
-    counts: Counts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
-    """A consumer group; ``''`` is the default one of a queue."""
+class Group(Counts):
+    """A consumer group with its messages counted. ``group``: its name; ``''``: it is the default one of a queue."""
 
     address: str
-    name: str
+    group: str
     volatile: bool
     created_at: datetime
-    counts: Counts
     #: when the first message in its line was posted; None: it has none
     oldest_at: datetime | None
     #: its policies, its own or those of the address
@@ -75,8 +73,8 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddressDetail:
-    """An address with its policies and groups."""
+class AddressDetail(Counts):
+    """An address with its policies and groups, and the messages of these counted."""
 
     name: str
     routing: str
@@ -94,7 +92,6 @@ class AddressDetail:
     created_at: datetime
     #: messages of undecided checkable transactions
     pending: int
-    counts: Counts
     #: the first by name
     groups: tuple[Group, ...]
     more_groups: int
@@ -184,7 +181,7 @@ def all_addresses(connection: Connection, *, after: str | None = None, most: int
             created_at=row.created_at,
             groups=counted[row.id][1],
             pending=pending.get(row.id, 0),
-            counts=counted[row.id][0],
+            **vars(counted[row.id][0]),
         )
         for row in rows
         if row.id in counted
@@ -224,9 +221,9 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         origin=found.origin,
         created_at=found.created_at,
         pending=undecided or 0,
-        counts=counted[found.id][0],
         groups=groups,
         more_groups=max(0, counted[found.id][1] - len(groups)),
+        **vars(counted[found.id][0]),
     )
 
 
@@ -264,17 +261,16 @@ def _group(row: Row[Any], counted: Counts, first: int | None, seek: Seek | None)
     own = {each: value for each in _POLICIES if (value := getattr(row, each)) is not None}
     return Group(
         address=row.address,
-        name=row.name,
+        group=row.name,
         volatile=row.instance_id is not None,
         created_at=row.created_at,
-        counts=counted,
         oldest_at=None if first is None else moment_of(first),
         own_policies=tuple(own),
         seek=seek,
         paused_at=row.paused_at,
         paused_by=row.paused_by,
         paused_for=row.paused_for,
-        **{each: getattr(row, f"of_{each}") for each in _POLICIES} | own,
+        **{each: getattr(row, f"of_{each}") for each in _POLICIES} | own | vars(counted),
     )
 
 

@@ -73,7 +73,7 @@ class Actor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class AuditLine:
     """A row of the audit. At most one of ``os_user`` and ``client_user`` is set: neither, if a program did it."""
 
     id: int
@@ -128,7 +128,7 @@ def note_each(connection: Connection, action: Action, told: Sequence[tuple[str |
     connection.execute(insert(audit).values(rows))
 
 
-def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:
+def read(connection: Connection, wanted: Wanted, most: int) -> list[AuditLine]:
     """Return the last ``most`` of the wanted rows, the oldest first."""
     query = select(audit)
     if wanted.since is not None:
@@ -147,7 +147,7 @@ def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:
     with boundary():
         rows = connection.execute(query.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(most)).all()
         connection.rollback()
-    return [Line(**row._mapping) for row in reversed(rows)]
+    return [AuditLine(**row._mapping) for row in reversed(rows)]
 
 
 def forget(connection: Connection, kept: timedelta, *, chunk: int = CHUNK) -> int:

@@ -83,6 +83,13 @@ class ConnectionLine:
     instance_id: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class ConnectionDetail(ConnectionLine):
+    """A connection with the first hundred of its links."""
+
+    link_list: list[LinkLine]
+
+
 _HIDDEN = ("number", "user_name", "link_list", "close_asked")
 
 
@@ -126,8 +133,8 @@ def all_connections(
     return [_line(row) for row in rows]
 
 
-def one(connection: Connection, wanted: ConnectionId) -> tuple[ConnectionLine, list[LinkLine]]:
-    """Return a connection, open or among the last that have ended, with the first hundred of its links.
+def one(connection: Connection, wanted: ConnectionId) -> ConnectionDetail:
+    """Return a connection, open or among the last that have ended.
 
     :raises NoSuchConnection: there is none.
     :raises ClosedAlready: its instance has ended.
@@ -137,7 +144,7 @@ def one(connection: Connection, wanted: ConnectionId) -> tuple[ConnectionLine, l
         if row is None:
             raise _why_none(connection, wanted)
         connection.rollback()
-    return _line(row), [LinkLine(**each) for each in row.link_list]
+    return ConnectionDetail(**vars(_line(row)), link_list=[LinkLine(**each) for each in row.link_list])
 
 
 def links_of(connection: Connection, address: str, most: int) -> list[tuple[str, LinkLine]]:

@@ -31,8 +31,9 @@ LONGEST_WAIT = text("set local lock_timeout = '10s'")
 BY_INDEX = text("set local enable_seqscan = off; set local jit = off")
 #: The same where the first of many rows are wanted: it would read, and sort, all of those that it takes for few.
 #: Until :data:`AS_PLANNED`.
-IN_ORDER = text("set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off")
-AS_PLANNED = text("set local enable_bitmapscan = default; set local enable_seqscan = default; set local jit = default")
+_OF_ORDER: Final = ("enable_bitmapscan", "enable_seqscan", "enable_sort", "jit")
+IN_ORDER = text("; ".join(f"set local {each} = off" for each in _OF_ORDER))
+AS_PLANNED = text("; ".join(f"set local {each} = default" for each in _OF_ORDER))
 
 
 def check_url(url: str) -> str:

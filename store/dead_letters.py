@@ -95,7 +95,7 @@ _Moved = tuple[Stored, Goal, DeliveryTerms]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rest:
+class ReplayRest:
     """The letters that a replay has not looked at: those whose entries have an id above ``after``, up to ``until``."""
 
     after: int
@@ -110,7 +110,7 @@ class Replayed:
 
     ids: tuple[int, ...]
     left: tuple[tuple[int, str], ...]
-    next: Rest | None = None
+    next: ReplayRest | None = None
 
 
 def boxes(connection: Connection, *, after: str | None = None, most: int | None = None) -> list[Box]:
@@ -245,8 +245,9 @@ def replay(
 ) -> Replayed:
     """Post letters of a group anew where they came from; commits after each hundred.
 
-    ``ids``: of their halves; None: all letters there are now. ``after``, ``until``: of the :class:`Rest` of another
-    replay, which this one goes on with. ``seconds``: after so long no hundred begins but the first; None: no limit.
+    ``ids``: of their halves; None: all letters there are now. ``after``, ``until``: of the :class:`ReplayRest` of
+    another replay, which this one goes on with. ``seconds``: after so long no hundred begins but the first; None: no
+    limit.
     ``told``: what the audit has beside the ids.
 
     A letter is posted and leaves the dead letters in one SQL transaction. Its message is a new half; the groups of its
@@ -265,7 +266,7 @@ def replay(
         above, end, rest = after, inf if seconds is None else time.monotonic() + seconds, None
         while rows := connection.execute(wanted.where(entry.c.id > above)).all():
             if above > after and time.monotonic() > end:
-                rest = Rest(after=above, until=last)
+                rest = ReplayRest(after=above, until=last)
                 break
             above = rows[-1].id
             goals, stay = _decided([Stored(**row._mapping) for row in rows], decide)

@@ -1,6 +1,7 @@
 """Query the history of a transaction or a message (H15): its decision, and what it posted and retired.
 
-A transaction's messages are found by the time of their ids (:mod:`store.traces`), which saves an index.
+A transaction's messages are found by its id, between its declare and its decision, in an index that says of some pages
+together which transactions they are of: a post writes nothing to it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from store.archive.reading import FRONT_OCTETS
 from store.errors import LACKS_PERMISSION, StoreUnavailable, boundary
 from store.ids import ADMINISTRATION, TxnIds, declared_at, id_at
 from store.tables import SCHEMA, op, store_identity, txn, user_account
-from store.traces import SLACK, Step, archived_steps, rings, steps
+from store.traces import SLACK, Step, archived_steps, steps
 
 if TYPE_CHECKING:
     from store.archive.reading import Archived
@@ -188,28 +189,17 @@ def messages(connection: Connection, half_ids: Sequence[int]) -> dict[int, Messa
 def posted(
     connection: Connection, txn_id: UUID, decided: Decided | None, most: int, archive: Archived
 ) -> list[Message]:
-    """Return the first ``most`` messages of the transaction in the store and in the archive.
-
-    Messages of a plain transaction got their ids when it was written, those of a checkable one when they were posted:
-    so they are searched from the decision back to the declare.
-    """
+    """Return the first ``most`` messages of the transaction in the store and, if these are not all, in the archive."""
     if decided is None:
         pending = f"select p.half_id from {SCHEMA}.pending_half p where p.txn_id = :txn"
         waiting = f"h.id in ({pending}) order by h.id limit :most"
         return _messages(connection, waiting, txn=txn_id, most=most)
-    found: list[Message] = []
-    wanted = min(decided.posted, most)
-    at = decided.decided_at
-    for ring in rings(at, at, declared_at(txn_id.bytes) - SLACK, at + SLACK):
-        for since, until in ring.parts:
-            if len(found) < wanted:
-                inside = "h.id >= :low and h.id < :high and h.txn_id = :txn order by h.id limit :most"
-                low, high = max(0, id_at(since)), id_at(until)
-                live = _messages(connection, inside, txn=txn_id, most=most, low=low, high=high)
-                found += _all(live, islice(_archived(archive.halves(low, high, txn_id=txn_id)), most))[:most]
-        if len(found) >= wanted:
-            break
-    return sorted(found, key=lambda each: each.half_id)[:most]
+    low, high = max(0, id_at(declared_at(txn_id.bytes) - SLACK)), id_at(decided.decided_at + SLACK)
+    inside = "h.id >= :low and h.id < :high and h.txn_id = :txn order by h.id limit :most"
+    live = _messages(connection, inside, txn=txn_id, most=most, low=low, high=high)
+    if len(live) >= min(decided.posted, most):
+        return live
+    return _all(live, islice(_archived(archive.halves(low, high, txn_id=txn_id)), most))[:most]
 
 
 def retired_in(connection: Connection, txn_id: UUID, at: datetime, archive: Archived) -> list[Step]:

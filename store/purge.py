@@ -24,7 +24,7 @@ CHUNK = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rest:
+class PurgeRest:
     """``until``: the id of the last entry that was there when the purge began."""
 
     until: int
@@ -40,7 +40,7 @@ class Purged:
     purged: int
     held: int
     finished: bool = True
-    next: Rest | None = None
+    next: PurgeRest | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ def purge(
 ) -> Purged | None:
     """Delete the waiting entries of all groups of an address, delayed ones too. Commits after each chunk.
 
-    ``until``: of the :class:`Rest` of another purge, which this one goes on with. ``seconds``: after so long no chunk
-    begins but the first; None: no limit.
+    ``until``: of the :class:`PurgeRest` of another purge, which this one goes on with. ``seconds``: after so long no
+    chunk begins but the first; None: no limit.
 
     The halves stay until retention drops them; an op ``purge`` covers them. Entries made meanwhile are not touched. An
     entry that an instance reads at that moment may still be delivered, and its retirement is then refused (D10).
@@ -109,7 +109,7 @@ def purge(
                 throw_away(connection, group, ids, chunk, only=entry.c.id <= last, before_each=begin, after_each=note)
         except _TimeIsOver:
             connection.rollback()
-            return Purged(purged=purged, held=0, finished=False, next=Rest(until=last))
+            return Purged(purged=purged, held=0, finished=False, next=PurgeRest(until=last))
         held = connection.scalar(select(func.count()).select_from(entry).where(entry.c.group_id.in_(groups), ~_free))
         connection.rollback()
     return Purged(purged=purged, held=int(held or 0))

@@ -17,7 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from store.errors import boundary
-from store.ids import LONGEST_UNDECIDED, moment_of
+from store.ids import LONGEST_UNDECIDED, id_at, moment_of
 from store.partitions import op_id_at
 from store.tables import HELD, SCHEMA
 from store.views import STATE, THROUGH
@@ -200,6 +200,7 @@ class _Search:
         self._committed_at = committed_at
         self._now = now
         self._groups = self._all_groups()
+        self._first_entry = max(self._halves[0], id_at(committed_at - SLACK))
         #: until when groups that are removed now may have had the messages; None: until the end
         self._gone = self._gone_until()
         self._steps: list[Step] = []
@@ -207,9 +208,10 @@ class _Search:
         self._all_searched = False
 
     def run(self) -> Deliveries:
+        self._search(_BY_KEY)  # most entries have the ids of their halves
         first, last = moment_of(self._halves[0]), moment_of(self._halves[-1])
         first, last = min(first, self._committed_at), max(last, self._committed_at)
-        self._search(_BY_KEY)  # most entries have the ids of their halves
+        first = max(first, self._committed_at - SLACK)  # no delivery is decided about before its commit
         since = first - LONGEST_UNDECIDED - SLACK
         for ring in rings(first, last, since, max(last, self._now) + SLACK):
             if ring.width > _NEAR:
@@ -259,7 +261,9 @@ class _Search:
         return sorted({each for each in self._addresses.values() if each is not None})
 
     def _search_all(self) -> None:
-        """Search entries whose ids are not those of their halves: all entries of the groups above the first half."""
+        """Search entries whose ids are not those of their halves: all entries of the groups that got theirs with the
+        commit, or later.
+        """
         if not self._all_searched:
             self._all_searched = True
             if self._open():
@@ -277,7 +281,7 @@ class _Search:
                             where p.group_id = e.group_id and p.entry_id = e.id limit 1) t on e.lease = {HELD}
                          where g.id = any(cast(:groups as int4[])) and e.half_id = any(cast(:halves as int8[]))"""
                 ),
-                {"groups": list(self._groups), "halves": self._halves, "first": self._halves[0]},
+                {"groups": list(self._groups), "halves": self._halves, "first": self._first_entry},
             ).all()
         self._places |= {(row.half_id, row.group_id): Place(**row._mapping) for row in rows}
 

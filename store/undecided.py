@@ -120,7 +120,7 @@ def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
 
 
 def _halves_posted(txn_id: UUID, decided_at: datetime) -> Select[tuple[int]]:
-    """Return a query of the transaction's halves, by the ids of its time, which saves an index by transaction."""
+    """Return a query of the transaction's halves, by its id in the days of its time, as :mod:`store.history`."""
     return select(half.c.address_id).where(
         half.c.id >= id_at(declared_at(txn_id.bytes) - _SLACK),
         half.c.id < id_at(decided_at + _SLACK),

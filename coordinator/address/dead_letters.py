@@ -8,6 +8,7 @@ continues.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -68,7 +69,8 @@ _LONGEST_ERROR = 2000
 _SECTION_BEGIN = 3
 
 
-class Story(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Story:
     """The decoded annotations of a dead letter; None: absent or unreadable. Clients may have written them: an original
     address is checked, and an error is cut.
     """

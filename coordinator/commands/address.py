@@ -201,7 +201,7 @@ def show(
     if as_json:
         print_json(detail)
         return
-    groups = [{**group, "group": group["name"] or "(default)"} for group in detail.pop("groups")]
+    groups = [{**group, "group": group["group"] or "(default)"} for group in detail.pop("groups")]
     more_groups = detail.pop("more_groups")
     if (more := answers.about(detail.pop("more"))) is not None:
         detail["more"] = more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,7 +120,7 @@ def _by_store(
                 else _of_report(connection, report)
             )
             for piece in repairs.pieces(connection, found, apply=told.apply):
-                told.add(piece.lines, piece.by_hand)
+                told.add(map(asdict, piece.lines), piece.by_hand)
     except (ReportUnusable, StoreError, Unknown, Malformed) as error:
         fail(str(error), 2)
     except KeyboardInterrupt:
@@ -163,12 +164,13 @@ class _Told:
         """Tell the rest; return whether something is left to do."""
         told = self._by_hand.told()
         if self._as_json:
-            by_hand = [{name: each[name] for name in ("kind", "findings", "suggested_repair")} for each in told]
+            names = ("kind", "findings", "suggested_repair")
+            by_hand = [{name: getattr(each, name) for name in names} for each in told]
             print_json({"applied": self.apply, "repairs": self._lines, "by_hand": by_hand})
         else:
-            for kind in sorted({each["kind"] for each in told}):
-                its = [each for each in told if each["kind"] == kind]
-                count, first = sum(each["findings"] for each in its), its[0]["suggested_repair"]
+            for kind in sorted({each.kind for each in told}):
+                its = [each for each in told if each.kind == kind]
+                count, first = sum(each.findings for each in its), its[0].suggested_repair
                 others = f" (and {len(its) - 1} others)" if len(its) > 1 else ""
                 typer.echo(printable(f"by hand: {count} {kind}: {first}{others}"))
         return self._left or bool(told)

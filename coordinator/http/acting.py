@@ -9,6 +9,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import cache
 from http import HTTPStatus
@@ -145,13 +146,21 @@ def model_of(operation: Operation) -> type[BaseModel]:
     return create_model(operation.run.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GoesOn:
+    """An act that takes longer than its request: a sentence about where its end is told."""
+
+    goes_on: str
+
+
 def _endpoint(operation: Operation, model: type[BaseModel]) -> Callable[[Request], Awaitable[Response]]:
     async def act(request: Request) -> Response:
         given = {**request.path_params, **await _given(request, model)}
         acting: Acting = request.app.state.acting
         done = await acting.act(operation, given, request.state.operator.name, place_of(request, "api"))
         if done is None:
-            later = answer({"goes_on": f"{operation.command} takes longer; it goes on, and the log has its end"})
+            said = GoesOn(goes_on=f"{operation.command} takes longer; it goes on, and the log has its end")
+            later = answer(asdict(said))
             later.status_code = HTTPStatus.ACCEPTED
             return later
         return answer(done)

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from coordinator.http import acting, console
 from coordinator.http.access import CHALLENGE, Access
 from coordinator.http.api import Asking, routes
+from coordinator.http.document import Documented
 from coordinator.http.entrance import entrance
 from coordinator.http.forms import forms
 from coordinator.http.live import Live, events
@@ -36,7 +37,7 @@ def application(measuring: Measuring, access: Access, asking: Asking, acts: acti
     """Return what answers requests: for metrics with the last poll of ``measuring``, for the API with what the store
     has.
     """
-    app = FastAPI(
+    app = Documented(
         title="coordinator",
         version=VERSION,
         openapi_url=f"{ROOT}/openapi.json",

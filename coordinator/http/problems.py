@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -53,13 +54,24 @@ class Refused(Exception):
         self.partly = partly
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProblemDetails:
+    """An error in one sentence (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
 class Problem(JSONResponse):
     """An error as its answer."""
 
     media_type = "application/problem+json"
 
     def __init__(self, status: HTTPStatus, detail: str) -> None:
-        super().__init__({"type": "about:blank", "title": status.phrase, "status": status, "detail": detail}, status)
+        told = ProblemDetails(type="about:blank", title=status.phrase, status=status, detail=detail)
+        super().__init__(asdict(told), status)
 
 
 def refused(error: Exception, *, partly: bool = False) -> Refused:

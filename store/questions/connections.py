@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from store.errors import StoreError
 
 
-class LinkLine(NamedTuple):
+@dataclass(frozen=True)
+class LinkLine:
     """A link of a connection. ``role``: what the client is: sender, receiver, coordinator or checker."""
 
     name: str
@@ -62,7 +64,7 @@ class Line(NamedTuple):
     @property
     def text(self) -> str:
         """The line in JSON."""
-        return json.dumps({**self._asdict(), "link_list": [each._asdict() for each in self.link_list]})
+        return json.dumps({**self._asdict(), "link_list": [vars(each) for each in self.link_list]})
 
 
 _COLUMNS = (

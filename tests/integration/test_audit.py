@@ -50,7 +50,7 @@ CAROL = Actor(os_user="carol", host="desk", reason="told to")
 HOSTILE = "'; drop table x; --<b>\x1b[2J\r\nat  who\u202egnp"
 
 
-def _all(connection: Connection) -> list[audit.Line]:
+def _all(connection: Connection) -> list[audit.AuditLine]:
     return read(connection, Wanted(), 1000)
 
 

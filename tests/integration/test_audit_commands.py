@@ -38,7 +38,7 @@ _MESSAGE = b"\x00\x53\x75\xa0\x01x"
 _HOST = "10.0.0.9"
 
 
-def _all(connection: Connection) -> list[audit.Line]:
+def _all(connection: Connection) -> list[audit.AuditLine]:
     return audit.read(connection, audit.Wanted(), 100)
 
 

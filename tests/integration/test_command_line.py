@@ -47,7 +47,7 @@ def test_addresses(run: Command) -> None:
         ["orders", "queue"],
     ]
     shown = json.loads(run("address", "show", "orders", "--json").stdout)
-    assert (shown["max_attempts"], [group["name"] for group in shown["groups"]]) == (3, [""])
+    assert (shown["max_attempts"], [group["group"] for group in shown["groups"]]) == (3, [""])
     assert ["max-attempts:", "3"] in [line.split() for line in run("address", "show", "orders").stdout.splitlines()]
 
 

@@ -15,7 +15,7 @@ from coordinator import timeline
 from coordinator.address.dead_letters import ORIGINAL_ID
 from coordinator.timeline import as_utc
 from store.codec.encoding import encode_long, encode_symbol
-from store.ids import SLOTS, TxnIds, UuidV7, declared_at, id_at
+from store.ids import EPOCH_MS, SLOTS, TxnIds, UuidV7, declared_at, id_at
 from store.partitions import make_days, op_id_at
 from store.removal import drop, remove
 from store.tables import consumer_group, entry, half, op, pending_retirement, retention, store_identity
@@ -167,6 +167,65 @@ def test_the_messages_of_a_long_transaction(lives: Lives) -> None:
         first = lives.of(txn_id, 1)
         assert [event.message for event in first.events if event.what == "posted"] == halves[:1]
         assert first.notes == ["2 more messages; --limit N shows more"]
+
+
+def test_one_that_was_undecided_for_long_costs_what_is_its_own(lives: Lives) -> None:
+    """However much others have posted and retired meanwhile, and however much waits since then: pages with a half of
+    its own are read, and the ops of a minute.
+    """
+    begun, hours = NOW - timedelta(hours=21), timedelta(hours=20)
+    make_days(lives.connection, [begun.date(), NOW.date()])
+    decided_at = begun + hours
+    txn_id = lives.op("commit", decided_at, begun=begun, posted=3)
+    halves = []
+    for third in range(3):
+        _busy(lives, begun + third * hours / 3, begun + (third + 1) * hours / 3)
+        halves.append(lives.half(begun + (third + 0.5) * hours / 3, txn_id=txn_id, entry_id=id_at(decided_at) + third))
+    lives.connection.execute(text("select brin_summarize_new_values(indexrelid) from pg_index where " + _BRIN))
+    for table in ("half", "op", "entry"):
+        lives.connection.execute(text(f"analyze coordinator.{table}"))
+    lives.connection.execute(text("select pg_stat_force_next_flush()"))  # what was read up to here does not count
+    lives.connection.commit()
+    found = timeline.of_transaction(lives.connection, txn_id, 100)
+    read = lives.connection.scalar(text(_READ))
+    assert found is not None
+    assert [event.message for event in found.sorted() if event.what == "posted"] == halves
+    assert [event.message for event in found.sorted() if event.what == "now ready"] == halves
+    assert found.summary is not None
+    assert found.summary.posted_to == ("orders",)
+    assert 0 < read < 9_000  # of 70,000
+
+
+_BRIN = (
+    "indexrelid in (select c.oid from pg_class c join pg_am a on a.oid = c.relam"
+    " where a.amname = 'brin' and c.relkind = 'i')"
+)
+_READ = (
+    "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int from pg_stat_xact_user_tables"
+    " where relname ~ '^(half|op|entry)(_[0-9]|$)'"
+)
+
+
+def _busy(lives: Lives, since: datetime, until: datetime) -> None:
+    """Others post 10,000 messages, each in a transaction of its own; half of them are retired, the others wait."""
+    statements = (
+        "half (id, txn_id, address_id, message, posted_at)"
+        " select half_id, uuid, :address, convert_to(repeat('x', 500), 'UTF8'), at from numbers order by i",
+        "op (id, decision, half_ids, group_ids, decided_at)"
+        " select uuid, 'accept', array[half_id], array[:group], at from numbers where i % 2 = 0 order by i",
+        "entry (group_id, id, half_id) select :group, half_id, half_id from numbers where i % 2 = 1 order by i",
+    )
+    for statement in statements:
+        numbers = f"""with numbers as (
+            select i, to_timestamp(ms / 1000.0) as at, (ms - {EPOCH_MS} << 22) + i % 4096 as half_id,
+                   (lpad(to_hex(ms), 12, '0') || '7' || substr(md5(i::text), 1, 3) || '8'
+                    || substr(md5(i::text), 4, 15))::uuid as uuid
+              from generate_series(0, 9999) i cross join lateral (select :since + i * :step as ms) m)"""
+        table, _, query = statement.partition(" select ")
+        step = (until - since) // timedelta(milliseconds=10_000)
+        values = {"since": int(since.timestamp() * 1000), "step": step, "address": lives.address, "group": lives.group}
+        lives.connection.execute(text(f"insert into coordinator.{table} {numbers} select {query}"), values)
+    lives.connection.commit()
 
 
 def test_messages_that_are_not_kept_any_more(lives: Lives) -> None:

@@ -303,7 +303,7 @@ def test_who_may_look_may_close_no_connection(granted: Granted) -> None:
         with connected(granted.url) as connection:
             connection.exec_driver_sql(f'set session authorization "{role}"')
             connection.commit()
-            assert connections.one(connection, there)[0].host == "10.0.0.9"
+            assert connections.one(connection, there).host == "10.0.0.9"
             with nullcontext() if may else pytest.raises(StoreUnavailable, match="lacks a permission"):
                 connections.ask_to_close(connection, there, "why")
 

@@ -214,7 +214,7 @@ def test_an_address_shows_what_is_undecided(command: Command, database_url: str,
     counts = {"failed", "inflight", "ready", "scheduled", "more"}
     policies = {"max_attempts", "on_expiry", "own_policies", "retry"}
     paused = {"paused_at", "paused_by", "paused_for"}
-    shows = {"name", "volatile", "created_at", "oldest_at", "seek"} | counts | policies | paused
+    shows = {"address", "group", "volatile", "created_at", "oldest_at", "seek"} | counts | policies | paused
     assert [group.keys() for group in shown["groups"]] == [shows]
 
 

@@ -21,7 +21,8 @@ from uvicorn.server import ServerState
 
 from coordinator.login.logins import origin_of
 
-_MOST_REQUESTS = 8
+#: A page of the console has five requests, and all that come by one proxy are of one host.
+_MOST_REQUESTS = 64
 _LONGEST_REQUEST_SECONDS = 10.0
 #: Answers at one time that may last, as events and downloads do, beside the other requests; and for how long.
 _MOST_LASTING = 32

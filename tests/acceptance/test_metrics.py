@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -202,7 +203,7 @@ def test_paths_and_methods(service: Service) -> None:
 
 def test_peers_that_send_nothing_are_cut_off(service: Service) -> None:
     place = urlsplit(_place(service))
-    silent = [socket.create_connection((place.hostname, place.port), timeout=PATIENCE) for _ in range(30)]
+    silent = [socket.create_connection((place.hostname, place.port), timeout=PATIENCE) for _ in range(100)]
     for peer in silent:
         assert peer.recv(1) == b""
         peer.close()
@@ -214,10 +215,15 @@ def test_peers_that_send_nothing_keep_none_out(service: Service) -> None:
     """A proxy that is told nothing takes the service for dead."""
     place = urlsplit(_place(service))
     for _ in range(3):
-        silent = [socket.create_connection((place.hostname, place.port), timeout=PATIENCE) for _ in range(30)]
+        silent = [socket.create_connection((place.hostname, place.port), timeout=PATIENCE) for _ in range(100)]
         assert _get(service, "/healthz") == (200, "ok\n")
         for peer in silent:
             peer.close()
+
+
+def test_those_behind_one_proxy_ask_at_once(service: Service) -> None:
+    with ThreadPoolExecutor(40) as pool:
+        assert set(pool.map(lambda _: _get(service, "/healthz"), range(80))) == {(200, "ok\n")}
 
 
 def _processes(service: Service, name: str) -> list[int]:

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with start_service(data_dir=data_dir, log=log, arguments=[]), chromium() as browser:
             places = [*_PAGES, *_one_of_each(running_url(data_dir), asked.halves, asked.groups)]
             page = browser.new_page()
-            place = f"{_place(log)}/console"
+            place = f"{place_of(log)}/console"
             page.goto(place)
             page.keyboard.type(api.OPERATOR)
             page.keyboard.press("Enter")
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"| {name} | {answered:.0f} | {painted:.0f} |", flush=True)
 
 
-def _place(log: Path) -> str:
+def place_of(log: Path) -> str:
     (line,) = (line for line in log.read_text(encoding="utf-8").splitlines() if '"event": "metrics"' in line)
     return str(json.loads(line)["listen"][0])
 

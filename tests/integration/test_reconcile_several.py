@@ -139,6 +139,7 @@ def _is_in_every_form(found: Run, out: Path, a: str, b: str) -> None:
     assert f"<li>{b}: orders: book shop, key of no row" in page
 
 
+@pytest.mark.night
 @pytest.mark.rule("R20", "R22")
 def test_a_book_by_txn_id(spark: SparkSession, database_url: str, other_url: str, tmp_path: Path) -> None:
     here, there = StoreRows(seed=32), StoreRows(seed=33)
@@ -161,6 +162,7 @@ def test_a_book_by_txn_id(spark: SparkSession, database_url: str, other_url: str
     assert found.findings.total == 3
 
 
+@pytest.mark.night
 @pytest.mark.rule("R24")
 def test_a_consumers_book_and_each_stores_inbox(
     spark: SparkSession, database_url: str, other_url: str, tmp_path: Path

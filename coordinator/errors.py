@@ -30,6 +30,7 @@ class Condition(StrEnum):
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
     STOLEN = "amqp:link:stolen"
+    REDIRECT = "amqp:link:redirect"
     UNATTACHED_HANDLE = "amqp:session:unattached-handle"
     HANDLE_IN_USE = "amqp:session:handle-in-use"
     TXN_UNKNOWN_ID = "amqp:transaction:unknown-id"
@@ -47,3 +48,13 @@ class Refusal(Exception):
 
     def __str__(self) -> str:
         return f"{self.condition}: {self.description}"
+
+
+class Redirect(Refusal):
+    """Refuses a link whose address another service has, and sends its client there (part 2, section 2.8.18)."""
+
+    def __init__(self, description: str, *, host: str, port: int, address: str) -> None:
+        super().__init__(Condition.REDIRECT, description)
+        self.host = host
+        self.port = port
+        self.address = address

@@ -24,6 +24,7 @@ from store.permissions import Verb
 
 if TYPE_CHECKING:
     from coordinator.address.directory import Directory, Maker
+    from coordinator.address.elsewhere import Elsewhere
     from coordinator.address.enqueue import Enqueue
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
@@ -129,9 +130,12 @@ class PostLink(Protocol):
 class Posts:
     """Accepts or refuses the posts of an instance's clients (rules T20 to T25, D9)."""
 
-    def __init__(self, instance: Instance, directory: Directory, enqueue: Enqueue, registry: Registry) -> None:
+    def __init__(
+        self, instance: Instance, directory: Directory, elsewhere: Elsewhere, enqueue: Enqueue, registry: Registry
+    ) -> None:
         self.instance = instance
         self.directory = directory
+        self.elsewhere = elsewhere
         self.enqueue = enqueue
         self.registry = registry
 
@@ -398,6 +402,7 @@ class Relay:
         if found is None:
             try:
                 name = _to(post.message)
+                self._posts.elsewhere.check_post(name)
                 if not self._link.connection.may(Verb.SEND, name):
                     raise unauthorized(Verb.SEND, name)
                 check_target(name)

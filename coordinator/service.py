@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.address.dead_letters import DeadLetters
 from coordinator.address.directory import Directory
+from coordinator.address.elsewhere import Elsewhere
 from coordinator.address.enqueue import Enqueue
 from coordinator.address.permissions import Permissions
 from coordinator.address.subscriptions import Subscriptions
@@ -81,12 +82,12 @@ class Service:
         self.subscriptions = Subscriptions(instance, self.queues)
         self._dead_letters = DeadLetters(instance, self.directory, enqueue)
         self._expiry = StoredExpiry(instance, self._dead_letters.wake)
-        self.settlements = Settlements(instance)
+        self.settlements, self.elsewhere = Settlements(instance), Elsewhere(settings.addresses.elsewhere)
         self.decisions = Decisions(loop, url, instance.instance_id)
         self.registry = Registry(
             instance, settings, self.directory, enqueue, self.settlements, self.decisions, registration.secret
         )
-        self.posts = Posts(instance, self.directory, enqueue, self.registry)
+        self.posts = Posts(instance, self.directory, self.elsewhere, enqueue, self.registry)
         self.retirement = Retirement(self.registry, self.settlements)
         self.sole_connections, self.connection_list = SoleConnections(instance), ConnectionList(instance)
         self.users = Users(instance, registration.secret, tokens=settings.tokens.issuer is not None)

@@ -98,7 +98,8 @@ class Endpoint(_Section):
 _PORTS = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443, "http": 9672, "https": 9672, "postgresql": 5432}
 #: AMQP over WebSockets
 WEBSOCKET = ("ws", "wss")
-AMQP = ("amqp", "amqps", *WEBSOCKET)
+AMQP_OVER_TCP = ("amqp", "amqps")
+AMQP = (*AMQP_OVER_TCP, *WEBSOCKET)
 SQL = ("postgresql",)
 HTTP = ("http", "https")
 
@@ -286,8 +287,26 @@ class AddressPattern(_Section):
     ] = None
 
 
+def _elsewhere(value: str) -> str:
+    place = endpoint(value, AMQP_OVER_TCP)
+    if not place.port:
+        raise ValueError("the port is 0; expected the one where the other service listens")
+    return value
+
+
+class AddressElsewhere(_Section):
+    """Addresses that another service has, with a store of its own."""
+
+    match: Annotated[str, Field(min_length=1, description="a pattern of names: `*`, `?`, `[a-z]`; case counts")]
+    url: Annotated[
+        str,
+        AfterValidator(_elsewhere),
+        Field(description="where clients reach that service: `amqp://host:port`, or `amqps://host:port`"),
+    ]
+
+
 class AddressSettings(_Section):
-    """Which addresses are made when a client names them."""
+    """Which addresses are made when a client names them, and which another service has."""
 
     create: Annotated[
         Literal["on-use", "matching", "never"],
@@ -296,6 +315,21 @@ class AddressSettings(_Section):
     patterns: Annotated[
         tuple[AddressPattern, ...], Field(description="the first that matches gives the address its policies")
     ] = ()
+    elsewhere: Annotated[
+        tuple[AddressElsewhere, ...],
+        Field(
+            description="addresses of other services, each with a store of its own: the first that matches says where "
+            "clients are sent (`amqp:link:redirect`)"
+        ),
+    ] = ()
+
+    @field_validator("elsewhere")
+    @classmethod
+    def _once(cls, value: tuple[AddressElsewhere, ...]) -> tuple[AddressElsewhere, ...]:
+        for number, each in enumerate(value):
+            if each.match in (before.match for before in value[:number]):
+                raise ValueError(f"{_shown(each.match)} is there twice, and the first counts; leave one out")
+        return value
 
 
 class RetentionSettings(_Section):
@@ -667,6 +701,21 @@ class Settings(_Section):
             raise ValueError("expected postgresql://host:port once")
         return value
 
+    @field_validator("addresses")
+    @classmethod
+    def _others(cls, value: AddressSettings, info: ValidationInfo) -> AddressSettings:
+        here = [endpoint(url, AMQP + SQL) for url in info.data.get("listen", ())]
+        for number, each in enumerate(value.elsewhere):
+            name, other = f"elsewhere.{number}.url: {_shown(each.url)}", endpoint(each.url)
+            if any(_is_same(other, place) for place in here):
+                raise ValueError(f"{name} is this service itself, by listen; expected the URL of another")
+            if here and other.scheme not in {place.scheme for place in here}:
+                raise ValueError(
+                    f"{name}: this service does not listen at {other.scheme}://, and clients that it sends there come "
+                    "as they have come here; expected a URL such as those of listen"
+                )
+        return value
+
     @property
     def clients(self) -> tuple[str, ...]:
         """Return where clients connect."""
@@ -703,6 +752,16 @@ def _check_applications(place: Endpoint) -> None:
         "the embedded server listens on this machine alone, expected postgresql://127.0.0.1:port; for others take a"
         " PostgreSQL of yours (database_url)"
     )
+
+
+#: where a service listens that takes connections at all addresses of its machine
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - nothing is bound here
+
+
+def _is_same(other: Endpoint, listens: Endpoint) -> bool:
+    """Whether ``other`` is where the service ``listens``, as far as its host says."""
+    host, here = (place.host.replace("localhost", "127.0.0.1") for place in (other, listens))
+    return other.port == listens.port and (host == here or (here in _EVERYWHERE and _is_loopback(host)))
 
 
 class _Variables(Settings, BaseSettings):

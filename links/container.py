@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from proton import UNDESCRIBED, Array, Data, Described, symbol, ulong
+from proton import UNDESCRIBED, Array, Data, Described, int32, symbol, ulong
 
+from coordinator.errors import Redirect
 from coordinator.version import DISTRIBUTION, VERSION
 
 #: the capabilities of the coordinator, whatever a peer desires (T1)
@@ -42,6 +43,16 @@ PRODUCER = "coordinator:producer"
 
 def symbols(names: tuple[str, ...]) -> Array:
     return Array(UNDESCRIBED, Data.SYMBOL, *(symbol(name) for name in names))  # type: ignore[arg-type]
+
+
+def redirect(refusal: Redirect) -> dict[object, object]:
+    """Return the info of ``amqp:link:redirect`` (part 2, section 2.8.18)."""
+    return {
+        symbol("hostname"): refusal.host,
+        symbol("network-host"): refusal.host,
+        symbol("port"): int32(refusal.port),
+        symbol("address"): refusal.address,
+    }
 
 
 def properties(store_id: str) -> dict[object, object]:

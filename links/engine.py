@@ -332,9 +332,16 @@ def set_condition(pointer: Pointer, name: str, description: str) -> None:
     lib.pn_condition_set_description(pointer, description_of(description).encode())
 
 
-def set_condition_info(pointer: Pointer, info: dict[object, object]) -> None:
-    """Set the info map of the error; keys are symbols."""
-    put(info, lib.pn_condition_info(pointer))
+#: the most octets of a detach with an error, without its info
+ERROR_ROOM = 2 * _LONGEST_DESCRIPTION
+
+
+def set_condition_info(pointer: Pointer, info: dict[object, object], most: int | None = None) -> None:
+    """Set the info map of the error; keys are symbols. ``most``: octets beyond which there is none; None: no bound."""
+    data = lib.pn_condition_info(pointer)
+    put(info, data)
+    if most is not None and data_encoded_size(data) > most:
+        lib.pn_data_clear(data)
 
 
 def is_set(pointer: Pointer) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.errors import Condition, Refusal
+from coordinator.errors import Condition, Redirect, Refusal
 from coordinator.printable import printable
 from coordinator.retirement import Departure
 from links import container, engine, frames, states
@@ -305,5 +305,9 @@ def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refu
     )
     engine.link_open(pointer)
     engine.set_condition(engine.link_condition(pointer), refusal.condition, refusal.description)
+    if isinstance(refusal, Redirect):
+        most = engine.transport_remote_max_frame(connection.transport)
+        info = container.redirect(refusal)
+        engine.set_condition_info(engine.link_condition(pointer), info, most - engine.ERROR_ROOM if most else None)
     engine.link_close(pointer)
     connection.endpoints.refused(pointer)

@@ -55,6 +55,7 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     if dynamic:
         check_node(target)
     if name is not None and not dynamic:
+        service.elsewhere.check_link(name, name)
         connection.need(Verb.SEND, name)
         attaching.right = Verb.SEND, name
         check_target(name)

@@ -74,6 +74,7 @@ class _Wanted:
         if self._dynamic:
             check_node(source)
         if self._name is not None:
+            self._service.elsewhere.check_link(self._name, engine.address_of(source) or "")
             self._need(Verb.BROWSE if self._browse and not self._broadcast else Verb.RECEIVE)
         if self._broadcast:
             self._group_name = None

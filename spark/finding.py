@@ -24,7 +24,7 @@ LONGEST_SHOWN: Final = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One finding, as :data:`spark.schemas.FINDING` has it."""
+    """One finding, as :data:`spark.read_back.SCHEMA` has it. ``store``: the name of its store; None: it is of all."""
 
     kind: str
     severity: str
@@ -36,6 +36,7 @@ class Finding:
     seen_at: datetime
     detail: str
     suggested_repair: str
+    store: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

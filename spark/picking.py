@@ -20,7 +20,6 @@ from spark.directory import Directory
 from spark.keeping import Keep
 from spark.messages import Message, Selector, selector
 from spark.period import BEGINNING, Period
-from spark.progress import Steps
 from spark.reading import Store
 from store.codec.encoding import DecodeError
 from store.ids import id_at
@@ -118,27 +117,28 @@ class Messages:
 
 @dataclass(frozen=True)
 class Picking:
-    """``halves`` are those of the run (:func:`spark.ledger.halves`)."""
+    """``halves`` are those of the run (:func:`spark.ledger.halves`). ``warn`` is called with what a book names and the
+    store does not have."""
 
     store: Store
     directory: Directory
     halves: DataFrame
     keep: Keep
-    steps: Steps
+    warn: Callable[[str], None]
 
     def of(self, book: Book) -> Messages:
         """Return what the messages of the book's addresses, or groups, say."""
         about, seen_at = book.description, self.store.snapshot.taken_at
         if isinstance(about, ConsumerBookDescription):
             if all(group.name != about.group for group in self.directory.named_groups):
-                self.steps.warn(f"book {book.name}: the store knows no consumer group {about.group!r}")
+                self.warn(f"book {book.name}: the store knows no consumer group {about.group!r}")
             own = replace(book, rows=book.rows.withColumn("consumer", f.lit(about.group)))
             return self.of_consumers(own, {about.group: None if about.keeps is None else seen_at - about.keeps})
         assert isinstance(about, BookDescription)
         names = set(about.addresses)
         known = [number for number, name in self.directory.addresses.items() if name in names]
         for name in sorted(names - set(self.directory.addresses.values())):
-            self.steps.warn(f"book {book.name}: the store knows no address {name!r}; nothing was ever posted to it")
+            self.warn(f"book {book.name}: the store knows no address {name!r}; nothing was ever posted to it")
         return Messages(book=book, groups=None, picked=self._picked(self.store, about, known))
 
     def of_consumers(self, book: Book, begins: Mapping[str, datetime | None]) -> Messages:

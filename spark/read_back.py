@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,10 +27,13 @@ SCHEMA: Final = pa.schema(
         ("seen_at", pa.timestamp("us", tz="UTC")),
         ("detail", pa.string()),
         ("suggested_repair", pa.string()),
+        ("store", pa.string()),
     ]
 )
 _TEXTS: Final = ("kind", "severity", "txn_id", "address", "consumer_group", "detail", "suggested_repair")
 _COLUMNS: Final = {name: SCHEMA.field(name).type for name in (*_TEXTS, "half_id")}
+#: Besides, of a report of several stores.
+_STORE: Final = "store"
 #: Columns without nulls.
 _ALWAYS: Final = ("kind", "severity", "suggested_repair")
 
@@ -40,27 +43,37 @@ class ReportUnusable(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OfStore:
+    """A store of a report. ``seen_at``: the moment of its snapshot. ``name``: as findings have it, in a report of
+    several; None: it is the only one."""
+
+    seen_at: datetime
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
-    """A complete report. ``store_id``: the store that was read; ``seen_at``: its snapshot's moment, which names it."""
+    """A complete report. ``stores``: the stores that were read, by their ids."""
 
     folder: Path
-    store_id: str
-    seen_at: datetime
+    stores: dict[str, OfStore]
     total: int
 
-    def findings(self) -> Iterator[dict[str, Any]]:
-        """Yield the findings, each with the columns that repairs need.
+    def findings(self, name: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the findings, each with the columns that repairs need. ``name``: of the store whose findings these are,
+        with those that are of all stores; None: all.
 
         :raises ReportUnusable: a part of the file cannot be read.
         """
         path, row = self.folder / "findings.parquet", 0
         try:
             with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(columns=list(_COLUMNS)):
+                for batch in file.iter_batches(columns=[*_COLUMNS, *([] if name is None else [_STORE])]):
                     for finding in batch.to_pylist():
                         row += 1
                         _check(finding, f"{path}: row {row}")
-                        yield finding
+                        if name is None or finding[_STORE] in (name, None):
+                            yield finding
         except (OSError, pa.ArrowException) as error:
             raise ReportUnusable(f"{path}: it cannot be read to its end: {str(error).splitlines()[0]}") from None
 
@@ -84,18 +97,14 @@ def read_report(folder: Path) -> Report:
         said = json.loads(summary.read_text("utf-8"))
         if said["format"] != FORMAT:
             raise ReportUnusable(f"{summary}: its format is {said['format']!r}, expected {FORMAT}")
-        seen_at = datetime.fromisoformat(said["seen_at"])
-        if seen_at.tzinfo is None:
-            raise ReportUnusable(f"{summary}: its seen_at, {said['seen_at']}, has no zone")
-        report = Report(
-            folder=folder,
-            store_id=str(said["store"]["id"]),
-            seen_at=seen_at.astimezone(UTC),
-            total=int(said["findings"]["total"]),
-        )
+        if several := said.get("stores"):
+            stores = {str(each["store"]["id"]): _of_store(each, summary, str(each["name"])) for each in several}
+        else:
+            stores = {str(said["store"]["id"]): _of_store(said, summary, None)}
+        report = Report(folder=folder, stores=stores, total=int(said["findings"]["total"]))
     except OSError as error:
         raise ReportUnusable(f"{summary}: {error.strerror}; is that the --out of coordinator reconcile?") from None
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise ReportUnusable(f"{summary}: not what coordinator reconcile writes") from None
     try:
         with findings.open("rb") as opened, pq.ParquetFile(opened) as file:
@@ -104,9 +113,17 @@ def read_report(folder: Path) -> Report:
         raise ReportUnusable(f"{findings}: {error.strerror or 'it cannot be read'}") from None
     except pa.ArrowInvalid:
         raise ReportUnusable(f"{findings}: no whole Parquet file") from None
-    if rows != report.total or not set(_COLUMNS) <= set(schema.names):
+    needed = _COLUMNS if len(stores) == 1 else {**_COLUMNS, _STORE: SCHEMA.field(_STORE).type}
+    if rows != report.total or not set(needed) <= set(schema.names):
         raise ReportUnusable(f"{findings}: {rows} findings, where summary.json has {report.total}: not of one run")
-    for name, expected in _COLUMNS.items():
+    for name, expected in needed.items():
         if schema.field(name).type != expected:
             raise ReportUnusable(f"{findings}: its column {name} is {schema.field(name).type}, expected {expected}")
     return report
+
+
+def _of_store(said: Mapping[str, Any], summary: Path, name: str | None) -> OfStore:
+    seen_at = datetime.fromisoformat(said["seen_at"])
+    if seen_at.tzinfo is None:
+        raise ReportUnusable(f"{summary}: its seen_at, {said['seen_at']}, has no zone")
+    return OfStore(seen_at=seen_at.astimezone(UTC), name=name)

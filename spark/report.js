@@ -4,11 +4,12 @@ const nonce = document.currentScript.nonce;
 const byId = id => document.getElementById(id);
 const PAGE = 25;
 const NAMES = {severity: "severity", kind: "kind", key: "key", address: "address", consumer_group: "consumer group",
-  detail: "what", suggested_repair: "what to do"};
+  detail: "what", suggested_repair: "what to do", store: "store"};
 // below what a finding says
 const IDS = {txn_id: "transaction", half_id: "message"};
 // the columns of findings.csv that the page has
-const FILED = ["kind", "severity", "txn_id", "half_id", "address", "consumer_group", "key", "detail", "suggested_repair"];
+const FILED = ["kind", "severity", "txn_id", "half_id", "address", "consumer_group", "key", "detail", "suggested_repair",
+  "store"];
 
 function made(name, properties, ...children) {
   const element = Object.assign(document.createElement(name), properties);
@@ -48,7 +49,7 @@ async function unpacked(id) {
 
 function table(data) {
   const columns = data.columns, count = columns.kind.length;
-  const shown = Object.keys(NAMES).filter(name => columns[name].some(value => value !== null && value !== ""));
+  const shown = Object.keys(NAMES).filter(name => columns[name]?.some(value => value !== null && value !== ""));
   const searched = [...shown, ...Object.keys(IDS)];
   const ranks = Object.fromEntries(Object.entries(data.order).map(
     ([name, values]) => [name, new Map(values.map((value, rank) => [value, rank]))]));
@@ -147,9 +148,10 @@ function table(data) {
     // no cell is a formula for a program of spreadsheets
     const harmless = value => /^\s*[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(value) ? `'${value}` : value;
     const quoted = value => /[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
-    const lines = rows.map(row => FILED.map(name => quoted(harmless(columns[name][row] ?? ""))).join(","));
+    const names = FILED.filter(name => columns[name]);
+    const lines = rows.map(row => names.map(name => quoted(harmless(columns[name][row] ?? ""))).join(","));
     const link = made("a", {download: "findings-shown.csv"});
-    link.href = URL.createObjectURL(new Blob([[FILED.join(","), ...lines, ""].join("\r\n")], {type: "text/csv"}));
+    link.href = URL.createObjectURL(new Blob([[names.join(","), ...lines, ""].join("\r\n")], {type: "text/csv"}));
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 60000);
   }

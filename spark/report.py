@@ -12,7 +12,7 @@ import base64
 import gzip
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,33 +33,29 @@ from spark.snapshot import StoreName
 
 @dataclass(frozen=True, kw_only=True)
 class BookTotals:
-    """The numbers of rows and messages that were compared for one book."""
+    """The numbers of rows and messages that were compared for one book. ``store``: the name of the store; None: there
+    is one store, or the rows are of none of several.
+    """
 
     name: str
+    store: str | None = None
     rows: int
     messages: int
     grace: timedelta
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """The data of a report.
-
-    ``version`` is of the program that wrote it. ``kept_since``: since when messages are kept, if the requested period
-    begins earlier; else None.
+class Surveyed:
+    """What a run has read of one store. ``kept_since``: since when messages are kept, if the requested period begins
+    earlier; else None.
     """
 
     store: StoreName
-    version: str
-    period: Period
     kept_since: datetime | None
     seen_at: datetime
-    took: timedelta
     rows_read: dict[str, int]
     metrics: Metrics
     charts: list[Chart]
-    findings: Findings
-    books: list[BookTotals]
 
     @property
     def shortened(self) -> str:
@@ -69,12 +65,30 @@ class Run:
         return f"What is kept begins at {_moment(self.kept_since)} UTC (retention): what came before was not judged."
 
 
+@dataclass(frozen=True, kw_only=True)
+class Run(Surveyed):
+    """The data of a report: of a store, and of ``others``. ``version`` is of the program that wrote it."""
+
+    version: str
+    period: Period
+    took: timedelta
+    findings: Findings
+    books: list[BookTotals]
+    others: list[Surveyed] = field(default_factory=list)
+
+    @property
+    def stores(self) -> list[Surveyed]:
+        return [self, *self.others]
+
+
 #: The most findings, and keys, of a kind that the page itself shows.
 _EXAMPLES: Final = 3
 _KEYS: Final = 12
 _COLUMNS: Final = (
     *("severity", "kind", "key", "address", "consumer_group", "detail", "suggested_repair", "txn_id", "half_id"),
 )
+#: Besides, of several stores.
+_STORE: Final = "store"
 
 
 def _moment(value: datetime) -> str:
@@ -139,13 +153,16 @@ def _first_keys(shown: list[Finding]) -> list[str]:
 def _data(run: Run) -> str:
     """Return the data of the page's script as JSON: the plots, and the findings by columns."""
     shown = [each for section in _sections(run.findings) for each in run.findings.shown[section.kind]]
-    columns = {name: [_text(getattr(each, name)) for each in shown] for name in _COLUMNS}
+    names = (*_COLUMNS, _STORE) if run.others else _COLUMNS
+    columns = {name: [_text(getattr(each, name)) for each in shown] for name in names}
     known = [*KINDS, *sorted(kind for kind in run.findings.by_kind if kind not in KINDS)]
     return json.dumps(
         {
             "seenAt": round(run.seen_at.timestamp() * 1000),
             "charts": [
-                {"figure": chart.figure, "height": chart.height, "overTime": chart.over_time} for chart in run.charts
+                {"figure": chart.figure, "height": chart.height, "overTime": chart.over_time}
+                for each in run.stores
+                for chart in each.charts
             ],
             "columns": columns,
             "order": {"severity": SEVERITIES[::-1], "kind": known},
@@ -188,8 +205,6 @@ def render(run: Run, *, alone: bool = False) -> str:
             alone=alone,
             since=None if run.period.since <= BEGINNING else run.period.since,
             until=None if run.period.until >= END else run.period.until,
-            totals=run.metrics.totals,
-            charts=run.charts,
             sections=_sections(found),
             findings=found,
             listed=sum(map(len, found.shown.values())),
@@ -206,25 +221,20 @@ def render(run: Run, *, alone: bool = False) -> str:
 
 
 def summary(run: Run, fail_on: str) -> dict[str, object]:
-    """Return the content of ``summary.json``."""
+    """Return the content of ``summary.json``: of one store what it has, of several a list of these."""
+    of_each = [_of_store(each) for each in run.stores]
+    named = ({"name": str(each.store), **said} for each, said in zip(run.stores, of_each, strict=True))
+    stores: dict[str, object] = {"stores": list(named)} if run.others else of_each[0]
     return {
         "format": FORMAT,
         "version": run.version,
-        "store": {
-            "id": run.store.id,
-            "database": run.store.database,
-            "server": run.store.server,
-            "schema": run.store.schema,
-        },
         "period": {"since": run.period.since.isoformat(), "until": run.period.until.isoformat()},
-        "kept_since": None if run.kept_since is None else run.kept_since.isoformat(),
-        "seen_at": run.seen_at.isoformat(),
         "took_seconds": round(run.took.total_seconds(), 1),
-        "rows_read": run.rows_read,
-        "totals": run.metrics.totals,
+        **stores,
         "books": [
             {
                 "name": book.name,
+                **({"store": book.store} if run.others else {}),
                 "rows": book.rows,
                 "messages": book.messages,
                 "grace_seconds": book.grace.total_seconds(),
@@ -238,6 +248,21 @@ def summary(run: Run, fail_on: str) -> dict[str, object]:
         },
         "fail_on": fail_on,
         "clean": run.findings.at_or_above(fail_on) == 0,
+    }
+
+
+def _of_store(read: Surveyed) -> dict[str, object]:
+    return {
+        "store": {
+            "id": read.store.id,
+            "database": read.store.database,
+            "server": read.store.server,
+            "schema": read.store.schema,
+        },
+        "kept_since": None if read.kept_since is None else read.kept_since.isoformat(),
+        "seen_at": read.seen_at.isoformat(),
+        "rows_read": read.rows_read,
+        "totals": read.metrics.totals,
     }
 
 

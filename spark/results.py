@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from spark.finding import Finding, visible
 from spark.read_back import SCHEMA
-from spark.schemas import FINDING, SEVERITIES
+from spark.schemas import SEVERITIES
 
 #: So many findings are sorted, in memory; the others are written in chunks of :data:`_CHUNK`.
 SORTED: Final = 100_000
@@ -64,7 +64,7 @@ def write_findings(found: Iterable[Finding], out: Path, on_rows: Callable[[int],
     The first ``SORTED`` findings are sorted, the others in the order of ``found``. ``on_rows`` receives how many were
     written so far."""
     result = Findings()
-    names = FINDING.names
+    names = SCHEMA.names
     parquet, table = out / "findings.parquet", out / "findings.csv"
     partial = {path: path.with_name(f".{path.name}.partial") for path in (parquet, table)}
     try:
@@ -102,7 +102,7 @@ def _chunks(found: Iterable[Finding]) -> Iterator[list[Finding]]:
 
 def _place(item: Finding) -> tuple[object, ...]:
     """Return the sort key of a finding: its kind, then its object; a finding without one precedes."""
-    about = (item.address, item.consumer_group, item.half_id, item.txn_id)
+    about = (item.store, item.address, item.consumer_group, item.half_id, item.txn_id)
     return (item.kind, *((value is not None, value if value is not None else 0) for value in about), item.detail)
 
 

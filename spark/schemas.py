@@ -118,8 +118,8 @@ TABLES: Final = MappingProxyType(
     }
 )
 
-#: The schema of a finding (docs/explanation/reconciliation.md). ``seen_at`` is the moment of the snapshot; ``key`` is
-#: the application's own key of a book's row or message.
+#: The schema of a finding of one store (docs/explanation/reconciliation.md). ``seen_at`` is the moment of the snapshot;
+#: ``key`` is the application's own key of a book's row or message.
 FINDING: Final = StructType(
     [
         StructField("kind", StringType(), False),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 import adbc_driver_manager
@@ -21,10 +22,23 @@ SMALL_BYTES: Final = 16 * 1024 * 1024
 #: compiler than without.
 BRIEF_BYTES: Final = 192 * 1024 * 1024
 _LARGE_TABLES: Final = ("half", "op", "entry")
+_USUAL_PORT: Final = 5432
+#: Whether it is a standby, and when the last commit was made that it has; null: it had none since it was started.
+_REPLAYED: Final = b"select pg_is_in_recovery(), pg_last_xact_replay_timestamp()"
 
 
 class StoreUnreadable(Exception):
     """The store cannot be reconciled: it is away, refuses the log-in, or is no store. The message has no password."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class At:
+    """Where a store is. ``credentials``: a file with the URL that is there for the tasks, too, wherever they run.
+    ``place``: what an error names it by, where there are several."""
+
+    url: str
+    credentials: Path | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +50,15 @@ class StoreName:
     id: str
     schema: str
 
+    def __str__(self) -> str:
+        return f"{self.server}/{self.database}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """An exported snapshot: ``name`` is for ``SET TRANSACTION SNAPSHOT``; ``taken_at`` is PostgreSQL's time then."""
+    """An exported snapshot: ``name`` is for ``SET TRANSACTION SNAPSHOT``. ``taken_at``: PostgreSQL's time then; of a
+    standby, that of the last commit that it had from its primary: what came later is not seen, and not judged.
+    """
 
     name: str
     taken_at: datetime
@@ -79,6 +98,9 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
         try:
+            behind = _as_of(connection)
+            # a snapshot is as old as the first statement of its transaction
+            connection.commit()
             connection.execute(AS_READ)
             # a server that ends idle transactions must not end this one
             connection.execute("set local idle_in_transaction_session_timeout = 0")
@@ -94,9 +116,23 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
         except psycopg.Error as error:
             raise _unreadable(error) from None
         assert found is not None
-        yield Snapshot(name=found[0], taken_at=found[1], store=store, kept_since=kept_since, connection=connection)
+        yield Snapshot(
+            name=found[0], taken_at=behind or found[1], store=store, kept_since=kept_since, connection=connection
+        )
     finally:
         connection.close()
+
+
+def _as_of(connection: psycopg.Connection) -> datetime | None:
+    """Return up to when a standby has what its primary has committed; None: it is no standby."""
+    row = connection.execute(_REPLAYED).fetchone()
+    assert row is not None
+    if row[0] and row[1] is None:
+        raise StoreUnreadable(
+            "database: a standby that has had no commit of its primary since it was started: it cannot"
+            " say as of when it is; run it again once the service has written something"
+        )
+    return row[1] if row[0] else None
 
 
 def messages_kept_since(connection: psycopg.Connection) -> datetime | None:
@@ -110,7 +146,7 @@ def _store_name(connection: psycopg.Connection) -> StoreName:
     ).fetchone()
     assert found is not None
     at = connection.info
-    server = at.host if at.host.startswith("/") else f"{at.host}:{at.port}"
+    server = at.host if at.host.startswith("/") and at.port == _USUAL_PORT else f"{at.host}:{at.port}"
     return StoreName(database=at.dbname, server=server, id=found[0], schema=found[1])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,17 @@ def spark() -> Iterator[SparkSession]:
     session.dataSource.register(HalfOpSource)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """A command that ends in this process leaves its handlers of signals."""
+    from spark.java import SIGNALS
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def assert_same_rows(actual: DataFrame, expected: DataFrame) -> None:

@@ -11,6 +11,7 @@ import psycopg
 from spark.output import output
 from spark.period import Period
 from spark.reconcile import reconcile, report
+from spark.snapshot import At
 from store.ids import HalfIds, UuidV7
 from store.tables import SCHEMA
 
@@ -52,12 +53,14 @@ def run(
     *,
     inbox: bool = False,
     archive: Path | None = None,
+    others: Sequence[str] = (),
 ) -> Run:
+    """``others``: the URLs of other stores, to be told of in the same report."""
     told = told or Told()
     with output(out):
         found = reconcile(
             spark,
-            url=url,
+            stores=[At(url=each, place=f"store {n}" if others else "") for n, each in enumerate((url, *others))],
             period=period or Period(),
             books=books,
             inbox=inbox,

@@ -12,7 +12,7 @@ import typer.main
 from pydantic import BaseModel, ByteSize
 
 from coordinator.__main__ import app
-from coordinator.settings import CONFIG_VARIABLE, PREFIX, AddressPattern, Settings
+from coordinator.settings import CONFIG_VARIABLE, PREFIX, AddressElsewhere, AddressPattern, Settings
 from coordinator.transitions import DELIVERY, TRANSACTION, DeliveryState, TxnState
 from tests.standard import MUST, MUST_NOT, Sentence, rows
 from tests.standard.parts import PARTS
@@ -36,19 +36,13 @@ def settings_page() -> str:
         "|---|---|---|---|",
         *_settings(Settings, ""),
         "",
-        "A variable with a list: `listen` is parted by commas, `addresses.patterns` is JSON.",
+        "A variable with a list: `listen` is parted by commas; `addresses.patterns`, `addresses.elsewhere` are JSON.",
         "",
         "## addresses.patterns",
         "",
         "A list of tables; the first whose `match` fits the name of an address counts.",
         "",
-        "| key | default | meaning |",
-        "|---|---|---|",
-    ]
-    for name, field in AddressPattern.model_fields.items():
-        default = "required" if field.is_required() else _default(field.default)
-        lines.append(f"| `{name}` | {default} | {field.description} |")
-    lines += [
+        *_keys(AddressPattern),
         "",
         "```toml",
         'listen = ["amqp://127.0.0.1:5672"]',
@@ -66,8 +60,29 @@ def settings_page() -> str:
         'match = "news.*"',
         'routing = "topic"',
         "```",
+        "",
+        "## addresses.elsewhere",
+        "",
+        "A list of tables: the first whose `match` fits the name of an address says which service has it ([one service",
+        "for each store](../explanation/beyond-one-postgresql.md)); all others are here. Dead letters are where their",
+        "queue is. The scheme of `url` is one of those of `listen`: clients go there in the way they came here.",
+        "",
+        *_keys(AddressElsewhere),
+        "",
+        "```toml",
+        "[[addresses.elsewhere]]",
+        'match = "billing.*"',
+        'url = "amqp://billing.example:5672"',
+        "```",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _keys(table: type[BaseModel]) -> Iterator[str]:
+    yield from ("| key | default | meaning |", "|---|---|---|")
+    for name, field in table.model_fields.items():
+        default = "required" if field.is_required() else _default(field.default)
+        yield f"| `{name}` | {default} | {field.description} |"
 
 
 def _settings(section: type[BaseModel], prefix: str) -> Iterator[str]:

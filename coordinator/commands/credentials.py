@@ -31,21 +31,21 @@ def store_url(config: Path | None, database_url: str | None, data_dir: Path | No
     if credentials is not None:
         if (database_url, data_dir) != (None, None):
             fail("--credentials: give it, or --database-url, or --data-dir, not both", 2)
-        return _url_in(credentials)
+        return url_in(credentials)
     try:
         return database(config, database_url, data_dir)
     except typer.Exit:
         raise typer.Exit(2) from None
 
 
-def _url_in(credentials: Path) -> str:
-    """Return the URL in the file; ends the command if there is none."""
+def url_in(credentials: Path, option: str = "--credentials") -> str:
+    """Return the URL in the file of an option; ends the command if there is none."""
     from spark.source import SourceOptionError
-    from spark.source import database_url as url_in
+    from spark.source import database_url as read
     from store.database import check_url
     from store.errors import DatabaseUrlInvalid
 
     try:
-        return check_url(url_in(str(credentials)))
+        return check_url(read(str(credentials)))
     except (SourceOptionError, DatabaseUrlInvalid) as error:
-        fail(f"--credentials: {error}", 2)
+        fail(f"{option}: {error}", 2)

@@ -21,7 +21,7 @@ from coordinator.commands.administration import (
     named_folder,
     require,
 )
-from coordinator.commands.credentials import Credentials, store_url
+from coordinator.commands.credentials import Credentials, store_url, url_in
 from coordinator.commands.stopping import stopped_by_name
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from spark.java import Running
     from spark.period import Period
     from spark.report import Run
+    from spark.snapshot import At
 
+_URL_BEGINS = ("postgresql://", "postgres://")
 #: The book that needs no file; one of this name is ./inbox.
 _INBOX = "inbox"
 
@@ -47,6 +49,15 @@ _Books = Annotated[
         metavar="FILE",
         help="A book of an application (TOML) to compare with; may be repeated. inbox: the store's own, of"
         " coordinator.first_time.",
+    ),
+]
+
+_Also = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="STORE",
+        help="Another store, told of in the same report; may be repeated. A file with its URL alone, as --credentials"
+        " has, or here the URL, postgresql://...",
     ),
 ]
 
@@ -90,6 +101,7 @@ def reconcile(
             "console: all else only reads.",
         ),
     ] = False,
+    also: _Also = None,
     master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Spark's memory here, such as 2g.")] = "2g",
     credentials: Credentials = None,
@@ -104,28 +116,54 @@ def reconcile(
     """
     require("reconcile")
     with defects_by_name(), stopped_by_name():
-        url = store_url(config, database_url, data_dir, credentials)
+        stores = _stores(store_url(config, database_url, data_dir, credentials), credentials, also or [])
+        _check_alone("--store" if store else "--archive" if archive is not None else "", stores)
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
         period = _period(since, until)
         files = book or []
         own = _INBOX in files
         with _alone(out):
-            with _java(master, memory, url, credentials) as java:
-                books = _prepared([Path(file) for file in files if file != _INBOX], url, inbox=own, store=store)
-                run = _compared(
-                    java, url, period, books, out, fail_on, inbox=own, archive=archive, credentials=credentials
-                )
+            with _java(master, memory, stores) as java:
+                books = _prepared([Path(file) for file in files if file != _INBOX], stores, inbox=own, store=store)
+                run = _compared(java, stores, period, books, out, fail_on, inbox=own, archive=archive)
             _report(run, out)
             if store:
-                typer.echo(_stored(url, run, period, out))
+                typer.echo(_stored(stores[0].url, run, period, out))
         if run.findings.at_or_above(fail_on):
             raise typer.Exit(1)
 
 
+def _stores(url: str, credentials: Path | None, also: Sequence[str]) -> list[At]:
+    """Return where the stores are; ends the command if one of ``--also`` cannot be used."""
+    from coordinator.process.arguments import hide
+    from spark.snapshot import At
+    from store.database import check_url, place
+    from store.errors import DatabaseUrlInvalid
+
+    stores = [At(url=url, credentials=credentials, place=place(url) if also else "")]
+    for given in also:
+        file = None if given.startswith(_URL_BEGINS) else Path(given).absolute()
+        if file is None:
+            hide(given)
+        try:
+            other = check_url(given) if file is None else url_in(file, "--also")
+        except DatabaseUrlInvalid as error:
+            fail(f"--also: {error}", 2)
+        stores.append(At(url=other, credentials=file, place=place(other)))
+    return stores
+
+
+def _check_alone(option: str, stores: Sequence[At]) -> None:
+    """End the command where the ``option`` is of one store, and there are several; empty: there is none."""
+    if option and len(stores) > 1:
+        fail(f"{option}: it is of one store, and --also names another", 2)
+
+
 def _report(run: Run, out: Path) -> None:
-    if run.shortened:
-        typer.echo(run.shortened)
+    for each in run.stores:
+        if each.shortened:
+            typer.echo(f"{each.store}: {each.shortened}" if run.others else each.shortened)
     found = run.findings
     counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.by_kind.items()))
     typer.echo(f"{found.total:,} findings{': ' if counts else ''}{counts}; report: {out / 'report.html'}")
@@ -162,7 +200,7 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _java(master: str, memory: str, url: str, credentials: Path | None) -> Iterator[Running]:
+def _java(master: str, memory: str, stores: Sequence[At]) -> Iterator[Running]:
     """Yield a Java that starts while this process imports modules and checks its arguments: each takes a second or
     two. Ends the command if there is no Java, or no such master.
     """
@@ -171,8 +209,12 @@ def _java(master: str, memory: str, url: str, credentials: Path | None) -> Itera
     from spark.snapshot import is_brief
 
     try:
-        check_master(master, url, credentials)
-        with running_java(master, memory=memory, brief=is_brief(url)) as java:
+        if not master.startswith("local") and any(each.credentials is None for each in stores[1:]):
+            fail("--also: on a cluster expected a file with the URL, at this path on each machine", 2)
+        for each in stores:
+            check_master(master, each.url, each.credentials)
+        brief = all(is_brief(each.url) for each in stores)
+        with running_java(master, memory=memory, brief=brief) as java:
             yield java
     except (JavaMissing, MasterUnusable) as error:
         fail(str(error), 2)
@@ -180,8 +222,8 @@ def _java(master: str, memory: str, url: str, credentials: Path | None) -> Itera
         fail(f"Spark: {error}", 2)
 
 
-def _prepared(files: list[Path], url: str, *, inbox: bool, store: bool) -> Sequence[Description]:
-    """Return the books; ends the command if one of them, or the store, cannot be used."""
+def _prepared(files: list[Path], stores: Sequence[At], *, inbox: bool, store: bool) -> Sequence[Description]:
+    """Return the books; ends the command if one of them, or a store, cannot be used."""
     from spark.books.description import BookError, describe
 
     try:
@@ -189,7 +231,7 @@ def _prepared(files: list[Path], url: str, *, inbox: bool, store: bool) -> Seque
         names = [description.name for description in books] + [_INBOX] * inbox
         if len(set(names)) < len(names):
             fail("--book: two books have the same name", 2)
-        _check_store(url, store=store)
+        _check_stores(stores, store=store)
     except BookError as error:
         fail(str(error), 2)
     return books
@@ -197,7 +239,7 @@ def _prepared(files: list[Path], url: str, *, inbox: bool, store: bool) -> Seque
 
 def _compared(
     java: Running,
-    url: str,
+    stores: Sequence[At],
     period: Period,
     books: Sequence[Description],
     out: Path,
@@ -205,7 +247,6 @@ def _compared(
     *,
     inbox: bool,
     archive: Path | None,
-    credentials: Path | None,
 ) -> Run:
     """Return the findings; ends the command if Spark cannot run."""
     from coordinator.version import VERSION
@@ -220,16 +261,15 @@ def _compared(
     from store.archive.copies import ArchiveUnusable
 
     try:
-        with ProgressBar(STAGES + 2 * (len(books) + inbox)) as bar:
-            with running_session(java, credentials) as spark, bar.watching(spark), guarded(spark):
+        with ProgressBar(len(stores) * (STAGES + 2 * (len(books) + inbox))) as bar:
+            with running_session(java, stores[0].credentials) as spark, bar.watching(spark), guarded(spark):
                 run = run_reconciliation(
                     spark,
-                    url=url,
+                    stores=stores,
                     period=period,
                     books=books,
                     inbox=inbox,
                     archive=None if archive is None else archive.absolute(),
-                    credentials=credentials,
                     out=out,
                     steps=bar,
                     version=VERSION,
@@ -243,21 +283,29 @@ def _compared(
         fail(f"Spark: {error}", 2)
 
 
-def _check_store(url: str, *, store: bool) -> None:
-    """End the command if the store is away, or of another schema; or if findings cannot be stored and are to be."""
-    from store import migrations, runs
+def _check_stores(stores: Sequence[At], *, store: bool) -> None:
+    """End the command if a store is away, of another schema, or given twice; or if findings cannot be stored and are to
+    be.
+    """
+    from store import migrations, repairs, runs
     from store.database import connected
     from store.errors import StoreError
 
-    try:
-        with connected(url, application_name="coordinator reconcile") as connection:
-            migrations.check(connection)
-            if store:
-                runs.check_rights(connection)
-    except runs.CannotStore as error:
-        fail(f"--store: {error}", 2)
-    except StoreError as error:
-        fail(str(error), 2)
+    places: dict[str, str] = {}
+    for each in stores:
+        try:
+            with connected(each.url, application_name="coordinator reconcile") as connection:
+                migrations.check(connection)
+                if store:
+                    runs.check_rights(connection)
+                found = repairs.store_id(connection)
+            if found in places:
+                fail(f"--also: {each.place} is the store {found}, as is {places[found]}: give it once", 2)
+            places[found] = each.place
+        except runs.CannotStore as error:
+            fail(f"--store: {error}", 2)
+        except StoreError as error:
+            fail(f"{each.place}: {error}" if each.place else str(error), 2)
 
 
 def _stored(url: str, run: Run, period: Period, out: Path) -> str:

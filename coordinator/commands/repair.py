@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,7 +61,8 @@ def repair(
 ) -> None:
     """Repair what a reconciliation has found, as far as the store can: decide undecided transactions as the book says,
     check overdue ones again, deliver what a consumer group has lost, release what an instance that is gone still has,
-    and replay a message whose dead letter is lost. The first decision wins; nothing is forced.
+    and replay a message whose dead letter is lost. The first decision wins; nothing is forced. Of a report of several
+    stores it repairs the findings of this one.
 
     What is told is done and stays: interrupted, it goes on when it is run again, and does nothing twice.
 
@@ -131,10 +133,12 @@ def _of_report(connection: Connection, report: Report) -> Found:
     from coordinator.repairs import Found
     from store import repairs
 
-    if (mine := repairs.store_id(connection)) != report.store_id:
-        fail(f"the report in {report.folder} is of the store {report.store_id}, and this is {mine}", 2)
-    reason = f"{repairs.REASON} {report.seen_at.isoformat()}"
-    return Found(seen_at=report.seen_at, reason=reason, findings=report.findings)
+    mine = repairs.store_id(connection)
+    if (of := report.stores.get(mine)) is None:
+        stores = f"store{'s' if len(report.stores) > 1 else ''} {', '.join(report.stores)}"
+        fail(f"the report in {report.folder} is of the {stores}, and this is {mine}", 2)
+    reason = f"{repairs.REASON} {of.seen_at.isoformat()}"
+    return Found(seen_at=of.seen_at, reason=reason, findings=partial(report.findings, of.name))
 
 
 class _Told:

@@ -138,7 +138,7 @@ def consumer_findings(
         findings(comparison.judged_messages(), seen_at, comparison.not_processed(), *comparison.different()),
         findings(comparison.judged_keys(), seen_at, comparison.repeated()),
         unusable_rows(book.name, rows, seen_at),
-        rows_together(book.description, rows, seen_at),
+        rows_together(book.description, book.all_rows.withColumn("judged_row", judged_row(period)), seen_at),
         unusable_messages(book.description, used, seen_at, DELIVERY),
     ]
     return reduce(DataFrame.unionByName, found)

@@ -61,7 +61,7 @@ class Production:
         apart = self.differing(period, keep)
         marks = near(apart.marks(period).join(f.broadcast(names), "address_id", "left"), keep)
         most = apart.book.rows.count() + marks.count()
-        times = self.book.rows.withColumn("judged_row", judged_row(period))
+        times = self.book.all_rows.withColumn("judged_row", judged_row(period))
         found = rows_together(self.description, times, seen_at)
         if most:  # a plan for all comparisons takes seconds to make
             found = found.unionByName(book_findings(apart.book, marks, period, seen_at))

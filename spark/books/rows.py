@@ -41,12 +41,14 @@ class Book:
     description's, or ``open``), ``says`` (the columns that the description shows, or null), and for each compared
     pair ``compared_<n>``, of the Spark type ``types[n]``.
     ``behind``: how long before the store the book was read. Later messages may have no row yet.
+    ``together``: the rows that findings about all rows together are about; None: ``rows``.
     """
 
     description: Description
     rows: DataFrame
     types: tuple[DataType, ...]
     behind: timedelta = timedelta(0)
+    together: DataFrame | None = None
 
     def settled(self, seen_at: datetime) -> datetime:
         """Return the time after which nothing in the store is judged, if a run read it at ``seen_at`` (R25)."""
@@ -55,6 +57,10 @@ class Book:
     @property
     def name(self) -> str:
         return self.description.name
+
+    @property
+    def all_rows(self) -> DataFrame:
+        return self.rows if self.together is None else self.together
 
 
 def usable() -> Column:

@@ -209,6 +209,27 @@ def tx_two(url: str) -> Seen:
     return {"outcomes": sorted(both.seen), "left": _take_all(url, "proton.tx_two")}
 
 
+def redirected(url: str) -> Seen:
+    """To an address that another service has: the error says where it is."""
+    address, seen = "elsewhere.proton", Seen()
+    connection = BlockingConnection(url, timeout=PATIENCE)
+    for kind, create in (("sender", connection.create_sender), ("receiver", connection.create_receiver)):
+        try:
+            create(address)
+        except LinkDetached as detached:
+            condition: Any = detached.link.remote_condition
+            info = {str(key): value for key, value in condition.info.items()}
+            place = str(info["network-host"]), int(info["port"]), str(info["address"])
+            seen[kind] = [detached.condition, *place]
+    connection.close()
+    _, host, port, there = seen["sender"]
+    other = BlockingConnection(f"amqp://{host}:{port}", timeout=PATIENCE)
+    other.create_sender(there).send(Message(body="followed"))
+    seen["received"] = other.create_receiver(there, credit=1).receive(timeout=PATIENCE).body
+    other.close()
+    return seen
+
+
 def _send(url: str, address: str, *bodies: str, options: Any = None) -> None:
     connection = BlockingConnection(url, timeout=PATIENCE)
     sender = connection.create_sender(address, options=options)
@@ -399,7 +420,7 @@ CASES: dict[str, Callable[[str], Seen]] = {
         ),
         *(blocking, settled, drain, large, browse, dynamic, relay, dead_letters, expiration),
         *(topics, lasting, groups),
-        *(without_sasl, sole),
+        *(without_sasl, sole, redirected),
     )
 }
 

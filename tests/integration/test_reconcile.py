@@ -6,10 +6,8 @@ import csv
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -22,11 +20,10 @@ from typer.testing import CliRunner
 
 from coordinator.__main__ import app
 from spark.books.description import describe
-from spark.java import SIGNALS
 from spark.output import OutputUnusable, output
 from spark.period import BEGINNING, END, Period
+from spark.read_back import SCHEMA
 from spark.reconcile import STAGES
-from spark.schemas import FINDING
 from store.ids import moment_of
 from store.migrations import REVISIONS
 from tests.fix_store_rows import NOW, StoreRows, encode_message
@@ -131,7 +128,7 @@ def test_findings_are_written_in_every_form(spark: SparkSession, database_url: s
         "summary.json",
     ]
     table = pq.read_table(out / "findings.parquet")
-    assert table.column_names == FINDING.names
+    assert table.column_names == SCHEMA.names
     with (out / "findings.csv").open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     assert [line["kind"] for line in lines] == table.column("kind").to_pylist() == sorted(expected)
@@ -172,15 +169,6 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         timeout=300,
         check=False,
     )
-
-
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """A command that ends in this process leaves its handlers of signals."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

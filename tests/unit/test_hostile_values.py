@@ -251,7 +251,7 @@ def test_a_table_for_spreadsheets_has_no_formula(value: str, tmp_path: Path) -> 
     text = (tmp_path / "findings.csv").read_text("utf-8")
     assert len(text.splitlines()) == 2
     (row,) = csv.DictReader(io.StringIO(text))
-    assert len(row) == 10
+    assert len(row) == 11
     for name, cell in row.items():
         assert harmful(cell) == set(), name
         assert cell.strip() == "" or cell.strip()[0] not in "=+-@\t\r\uff1d\uff0b\uff0d\uff20", name

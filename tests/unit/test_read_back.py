@@ -42,8 +42,28 @@ def _report(folder: Path, *findings: dict[str, Any], types: dict[str, Any] | Non
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     _report(tmp_path, {}, {"half_id": None})
     report = read_report(tmp_path)
-    assert report.seen_at.isoformat() == "2026-11-28T03:00:00+00:00"
+    assert report.stores["s"].seen_at.isoformat() == "2026-11-28T03:00:00+00:00"
     assert [each["half_id"] for each in report.findings()] == [7, None]
+
+
+def _of_two(folder: Path, *findings: dict[str, Any], **types: Any) -> None:
+    stores = [
+        {"name": name, "store": {"id": name[-1]}, "seen_at": f"2026-11-28T0{hour}:00:00+00:00"}
+        for hour, name in enumerate(("db.example:5432/a", "db.example:5432/b"))
+    ]
+    _report(folder, *findings, types=types, store=None, stores=stores)
+
+
+def test_of_several_stores_one_has_its_findings_and_those_of_all(tmp_path: Path) -> None:
+    names = ("db.example:5432/a", "db.example:5432/b", None)
+    _of_two(tmp_path, *({"half_id": n, "store": name} for n, name in enumerate(names)), store=pa.string())
+    report = read_report(tmp_path)
+    assert [(id_, of.seen_at.hour, of.name) for id_, of in report.stores.items()] == [
+        ("a", 0, "db.example:5432/a"),
+        ("b", 1, "db.example:5432/b"),
+    ]
+    assert [each["half_id"] for each in report.findings("db.example:5432/b")] == [1, 2]
+    assert [each["half_id"] for each in report.findings()] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +80,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
             "half_id is double, expected int64",
         ),
         (lambda it: _report(it, {"half_id": 1}, types={"half_id": pa.uint64()}), "half_id is uint64, expected int64"),
+        (lambda it: _of_two(it, {}), "not of one run"),
+        (lambda it: _of_two(it, {"store": 1}, store=pa.int64()), "its column store is int64, expected string"),
+        (lambda it: _report(it, {}, stores=[1]), "not what coordinator reconcile writes"),
+        (lambda it: _report(it, {}, stores={"a": 1}), "not what coordinator reconcile writes"),
     ],
 )
 def test_what_is_none_is_refused(tmp_path: Path, edit: Callable[[Path], object], says: str) -> None:

@@ -180,6 +180,54 @@ def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, v
         load()
 
 
+def _elsewhere(*entries: dict[str, str], listen: str = "amqp://0.0.0.0:5672") -> str:
+    with pytest.raises(SettingsInvalid) as refused:
+        load({"listen": [listen], "addresses": {"elsewhere": list(entries)}})
+    assert "secret" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.rule("P23")
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("b.example:5672", "addresses.elsewhere.0.url: expected amqp://host:port or amqps://host:port"),
+        ("amqp://", "addresses.elsewhere.0.url: expected amqp://host:port"),
+        ("amqp://:5672", "addresses.elsewhere.0.url: expected amqp://host:port"),
+        ("amqp://b.example:0", "addresses.elsewhere.0.url: the port is 0; expected the one where the other service"),
+        ("ws://b.example/amqp", "addresses.elsewhere.0.url: expected amqp://host:port"),
+        ("amqp://user:secret@b.example", "addresses.elsewhere.0.url: expected amqp://host:port"),
+        (
+            "amqp://127.0.0.1:5672",
+            "addresses: elsewhere.0.url: amqp://127.0.0.1:5672 is this service itself, by listen",
+        ),
+        (
+            "amqp://localhost",
+            "addresses: elsewhere.0.url: amqp://localhost is this service itself, by listen; expected",
+        ),
+        ("amqps://b.example", "amqps://b.example: this service does not listen at amqps://, and clients that it sends"),
+    ],
+)
+def test_another_service_has_a_url_that_its_clients_can_follow(url: str, said: str) -> None:
+    assert said in _elsewhere({"match": "orders.*", "url": url})
+
+
+@pytest.mark.rule("P23")
+def test_a_pattern_of_another_service_is_there_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    both = [{"match": "orders.*", "url": "amqp://b.example"}, {"match": "orders.*", "url": "amqp://c.example"}]
+    assert "flag --addresses-elsewhere" in _elsewhere(*both)
+    assert "addresses.elsewhere: orders.* is there twice, and the first counts; leave one out" in _elsewhere(*both)
+    monkeypatch.setenv("COORDINATOR_ADDRESSES__ELSEWHERE", json.dumps(both[:1]))
+    assert load().addresses.elsewhere[0].url == "amqp://b.example"
+    monkeypatch.delenv("COORDINATOR_ADDRESSES__ELSEWHERE")
+    file = tmp_path / "c.toml"
+    file.write_text('listen = ["amqps://[::]"]\n[[addresses.elsewhere]]\nmatch = "a"\nurl = "amqps://[::1]:5600"')
+    assert load(config=file).addresses.elsewhere[0].match == "a"
+    file.write_text('listen = ["amqps://[::]"]\n[[addresses.elsewhere]]\nmatch = "a"\nurl = "amqps://[::1]"')
+    with pytest.raises(SettingsInvalid, match=r"settings file .*c.toml: addresses: elsewhere.0.url: .* service itself"):
+        load(config=file)
+
+
 @pytest.mark.rule("S14")
 @pytest.mark.parametrize(
     "origin",

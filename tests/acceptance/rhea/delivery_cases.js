@@ -278,7 +278,28 @@ async function producer(client) {
     return { answers, left: await client.takeAll('q') };
 }
 
+// P23: the error of a link says which service has its address.
+async function elsewhere(client) {
+    const connection = await client.connect();
+    const refused = async (link, event) => {
+        await next(link, event);
+        return [link.error.condition, link.error.info];
+    };
+    const seen = {};
+    seen.sender = await refused(connection.open_sender(client.address('q')), 'sender_error');
+    seen.receiver = await refused(connection.open_receiver(client.address('q')), 'receiver_error');
+    const place = seen.sender[1];
+    const there = await client.connect({ host: place['network-host'], port: place.port });
+    const sender = await client.sender(there, place.address);
+    await answer(sender.send({ body: 'followed' }));
+    const inbox = await client.receiver(there, place.address);
+    const item = await inbox.credit(1).take();
+    item.delivery.accept();
+    return { ...seen, received: [item.body] };
+}
+
 module.exports = {
+    elsewhere,
     producer,
     send_and_receive: sendAndReceive,
     settled,

@@ -4,6 +4,7 @@ import jakarta.jms.Connection;
 import jakarta.jms.JMSException;
 import jakarta.jms.MessageConsumer;
 import jakarta.jms.MessageProducer;
+import jakarta.jms.Queue;
 import jakarta.jms.Session;
 import jakarta.jms.TransactionRolledBackException;
 import java.util.ArrayList;
@@ -17,6 +18,7 @@ final class FailureCases {
 
     static Map<String, Driver.Case> all() {
         return Map.of(
+                "elsewhere", FailureCases::elsewhere,
                 "reconnect", FailureCases::reconnect,
                 "transaction-over-a-kill", FailureCases::transactionOverAKill,
                 "commit-in-doubt", FailureCases::commitInDoubt,
@@ -34,6 +36,25 @@ final class FailureCases {
         seen.put("received", Broker.receive(consumer, 100));
         connection.close();
         seen.put("left", broker.takeAll("q"));
+    }
+
+    /** Another service has the address: the exceptions say where, and the connection goes on. */
+    private static void elsewhere(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.reconnecting();
+        Session session = Broker.automatic(connection);
+        try {
+            session.createProducer(broker.queue(session, "q"));
+        } catch (JMSException refused) {
+            seen.put("producer", refused.getMessage());
+        }
+        try {
+            session.createConsumer(broker.queue(session, "q"));
+        } catch (JMSException refused) {
+            seen.put("consumer", refused.getMessage());
+        }
+        Queue here = session.createQueue("here.jms");
+        Broker.send(session, session.createProducer(here), "m", 1);
+        seen.put("here", Broker.receive(session.createConsumer(here), 1));
     }
 
     private static void transactionOverAKill(Broker broker, Map<String, Object> seen) throws Exception {

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 #: seconds that a message waits in this instance's window for credit while other instances share the group
 SURPLUS_SECONDS = 0.1
-#: seconds after which an instance that holds the group is asked again to share it
+#: seconds for which consumers wait until an instance that holds the group has shared it
 _ASK_SECONDS = 1.0
 #: seconds between loads from the beginning by an instance that holds the group while others live
 _WHOLE_SECONDS = 10.0
@@ -66,7 +66,7 @@ class Queue:
     entry_kind: ClassVar[type[Entry]] = Entry
 
     __slots__ = (
-        "_counted", "address_id", "anchor", "browsers", "consumers", "dirty", "entered", "entering", "gone", "group_id",
+        "_counted", "address_id", "anchor", "asked_at", "browsers", "consumers", "dirty", "entered", "entering", "gone", "group_id",
         "held", "holding", "home", "index", "instance", "lease", "name", "normal", "not_from", "policies", "refused",
         "returning", "searches", "sent_octets", "surplus_due", "takers", "tried_at", "windows",
     )  # fmt: skip
@@ -113,9 +113,11 @@ class Queue:
         self.holding = False
         #: whether the store knows that consumers are here, and no other instance holds the group
         self.entered = False
-        #: whether the query for that is under way; and when the last one was answered, by the monotonic clock
+        #: whether the query for that is under way; and the monotonic time when the last one was answered
         self.entering = False
         self.tried_at = 0.0
+        #: the monotonic time since when another instance is asked to share the group; 0: none is
+        self.asked_at = 0.0
 
     def set_policies(self, policies: Policies) -> None:
         """Set the policies, which apply from now on. Paused, the queue gives back what no consumer has, and its
@@ -605,15 +607,20 @@ class Queue:
     def enter(self) -> None:
         """Note in the store that consumers are here, and hold the whole group if no other instance has any.
 
-        Another one that holds it is asked to share it, again and again: before it has, nothing is loaded here.
+        Another one that holds it is asked to share it: before it has, or a second is over, nothing is loaded here. If
+        it does not answer, it is asked again (:meth:`may_hold`), and given up in the end.
         """
         self.entering = True
         self.home.entered.add(self)
 
         def answered(holder: int | StoreError) -> None:
             self.entering = False
-            self.tried_at = time.monotonic()
-            self.entered = holder in (0, self.lease)
+            self.tried_at = now = time.monotonic()
+            if holder in (0, self.lease):
+                self.asked_at = 0.0
+            else:
+                self.asked_at = self.asked_at or now
+            self.entered = not self.asked_at or now - self.asked_at >= _ASK_SECONDS / 2
             if holder == self.lease:
                 self.holding = True
                 self.home.holding.add(self)

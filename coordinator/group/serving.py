@@ -96,7 +96,7 @@ class Queues:
         instance = self._instance
         left = [queue for queue in self.entered if not (queue.consumers or queue.searches or queue.entering)]
         for queue in left:
-            queue.entered = False
+            queue.entered, queue.asked_at = False, 0.0
             self.entered.discard(queue)
         for start in range(0, len(left), 1000):
             groups = [queue.group_id for queue in left[start : start + 1000]]

@@ -5,8 +5,9 @@ post and others that accept what was posted, comes
 
 * ``alone``: to the first, without the second; two queues;
 * ``idle``: to the first, beside the second, which has no clients;
-* ``own``: half to each, with a queue of its own;
-* ``one``: half to each, all with one queue.
+* ``one``: half to each, all with one queue;
+* ``half``: half of it to the first, without the second, as batches are smaller then, and cost more a message;
+* ``own``: half to each, with a queue of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import psycopg
+
 from store.embedded.running import running_url
 from tests.benchmarks import generator, processes, servers
 from tests.benchmarks.generator import FOLDER, Load
@@ -31,15 +34,17 @@ from tests.benchmarks.servers import Server
 _CONNECTIONS: Final = 8
 #: until the first service has seen that the second is there, or gone
 _SEEN_SECONDS: Final = 3.0
-_NAMES: Final = ("alone", "idle", "own", "one")
+#: the kinds of load, each with the one that it is compared with
+_KINDS: Final = {"alone": "", "idle": "alone", "one": "alone", "half": "", "own": "half"}
 
 
 class Result(NamedTuple):
-    """Messages a second, and microseconds of processor time a message: of the services, and of PostgreSQL."""
+    """Messages a second; a message's processor time, in the services and in PostgreSQL; octets of its log."""
 
     rate: float
     service_us: float
     postgres_us: float
+    wal: float
 
     @property
     def cpu_us(self) -> float:
@@ -47,7 +52,7 @@ class Result(NamedTuple):
 
     def __str__(self) -> str:
         parts = f"service {self.service_us:6.1f}, PostgreSQL {self.postgres_us:6.1f}"
-        return f"{self.rate:9,.0f}/s  {self.cpu_us:7.1f} us ({parts})"
+        return f"{self.rate:9,.0f}/s  {self.cpu_us:7.1f} us ({parts})  WAL {self.wal:6,.0f} B"
 
 
 class Part(NamedTuple):
@@ -67,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, help="where the folder of PostgreSQL is made")
     asked = parser.parse_args(arguments)
     generator.build()
-    found: dict[str, list[Result]] = {name: [] for name in _NAMES}
+    found: dict[str, list[Result]] = {name: [] for name in _KINDS}
     numbers = count()
     with tempfile.TemporaryDirectory(prefix="coordinator-bench-", dir=asked.data_dir) as made:
         folder = Path(made)
@@ -75,22 +80,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data = folder / "first"
         with servers.start_service(data_dir=data, log=FOLDER / "first.log", arguments=[]) as first:
             for _ in range(asked.rounds):
-                for name in _NAMES:
+                for name in _KINDS:
                     with _second(name, data) as second:
                         parts = _parts(name, first, second, f"{name}-{next(numbers)}")
-                        result = _measured(asked, parts, [first] if second is None else [first, second])
+                        used = [first] if second is None else [first, second]
+                        result = _measured(asked, parts, used, running_url(data))
                     found[name].append(result)
                     print(f"{name:6} {result}", flush=True)
-    for name in _NAMES[1:]:
-        pairs = zip(found[name], found["alone"], strict=True)
-        times = statistics.median(here.cpu_us / alone.cpu_us for here, alone in pairs)
-        print(f"{name:6} processor time {times:.2f} times that of one alone", flush=True)
+    for name, other in _KINDS.items():
+        if other:
+            pairs = zip(found[name], found[other], strict=True)
+            times = statistics.median(here.cpu_us / there.cpu_us for here, there in pairs)
+            print(f"{name:6} processor time {times:.2f} times that of {other}", flush=True)
 
 
 @contextmanager
 def _second(name: str, data: Path) -> Iterator[Server | None]:
     """The second service, where there is one."""
-    if name == "alone":
+    if name in ("alone", "half"):
         threading.Event().wait(_SEEN_SECONDS)
         yield None
         return
@@ -103,18 +110,25 @@ def _second(name: str, data: Path) -> Iterator[Server | None]:
 
 
 def _parts(name: str, first: Server, second: Server | None, queue: str) -> list[Part]:
-    if second is None or name == "idle":
+    if name in ("alone", "idle"):
         return [Part(first, _CONNECTIONS, 2, queue)]
+    if second is None:
+        return [Part(first, _CONNECTIONS // 2, 1, queue)]
     queues = (f"{queue}-a", f"{queue}-b") if name == "own" else (queue, queue)
     return [Part(each, _CONNECTIONS // 2, 1, its) for each, its in zip((first, second), queues, strict=True)]
 
 
-def _measured(asked: argparse.Namespace, parts: Sequence[Part], used: Sequence[Server]) -> Result:
+def _measured(asked: argparse.Namespace, parts: Sequence[Part], used: Sequence[Server], url: str) -> Result:
     loads: list[Load] = []
     snapshots: list[list[processes.Snapshot]] = []
+    written: list[int] = []
 
     def note() -> None:
         snapshots.append([each.snapshot() for each in used])
+        with psycopg.connect(url) as store:
+            row = store.execute("select (pg_current_wal_insert_lsn() - '0/0')::int8").fetchone()
+        assert row is not None
+        written.append(row[0])
 
     def run(part: Part) -> None:
         flags = [f"--connections={part.connections}", f"--queues={part.queues}", f"--queue={part.queue}"]
@@ -133,7 +147,8 @@ def _measured(asked: argparse.Namespace, parts: Sequence[Part], used: Sequence[S
     each = [processes.cpu_between(*pair) for pair in zip(before, after, strict=True)]
     messages = rate * loads[0].seconds
     service = sum(cpu.service for cpu in each)
-    return Result(rate, service / messages * 1e6, (sum(cpu.total for cpu in each) - service) / messages * 1e6)
+    postgres = sum(cpu.total for cpu in each) - service
+    return Result(rate, service / messages * 1e6, postgres / messages * 1e6, (written[1] - written[0]) / messages)
 
 
 if __name__ == "__main__":

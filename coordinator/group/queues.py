@@ -66,9 +66,9 @@ class Queue:
     entry_kind: ClassVar[type[Entry]] = Entry
 
     __slots__ = (
-        "_counted", "address_id", "anchor", "asked_at", "browsers", "consumers", "dirty", "entered", "entering", "gone", "group_id",
-        "held", "holding", "home", "index", "instance", "lease", "name", "normal", "not_from", "policies", "refused",
-        "returning", "searches", "sent_octets", "surplus_due", "takers", "tried_at", "windows",
+        "_counted", "address_id", "anchor", "asked_at", "browsers", "consumers", "dirty", "entered", "entering", "gone",
+        "group_id", "held", "holding", "home", "index", "instance", "lease", "name", "normal", "not_from", "policies",
+        "refused", "returning", "searches", "sent_octets", "surplus_due", "takers", "tried_at", "windows",
     )  # fmt: skip
 
     def __init__(

@@ -416,7 +416,7 @@ class InStore:
             for (address, _, terms), entry_id in zip(txn.posts, txn.half_ids, strict=True):
                 txn.registry.enqueue.wake(batch, address, entry_id, terms)
             for entry in txn.retired:
-                if entry.outcome is not ACCEPTED:
+                if entry.outcome is not ACCEPTED and entry.queue.is_shared:
                     entry.queue.wake(batch, (entry.id,))
 
     def _settled(self) -> Settled | None:

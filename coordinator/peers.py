@@ -66,7 +66,7 @@ class Peers:
         if alone and peers:
             instance.commit.add(WakeOtherInstances())
         if peers:
-            self._queues.share()
+            self._queues.touch()
 
     def given_up(self) -> None:
         log.error("this instance was given up by another", instance=self._instance.instance_id)

@@ -110,6 +110,7 @@ class Service:
         return {
             channels.SOLE: self.sole_connections.called,
             channels.LINK: self.stealing.notified,
+            channels.SHARE: self.queues.share,
             channels.DUE: self._schedule.notified,
             channels.DECIDED: self._decided,
             channels.USER: self.users.changed,

@@ -18,7 +18,7 @@ import structlog
 from psycopg import pq
 from psycopg.adapt import Transformer
 
-from store.channels import ADDRESS, CONNECTION, DECIDED, DUE, LINK, PERMISSION, READY, SOLE, USER
+from store.channels import ADDRESS, CONNECTION, DECIDED, DUE, LINK, PERMISSION, READY, SHARE, SOLE, USER
 from store.errors import Contended, Elsewhere, StoreError, StoreInTrouble, StoreUnavailable
 from store.ids import begin_of, id_at, moment_of
 from store.libpq import NO_BACKEND, Connection, LostBackend
@@ -174,7 +174,7 @@ SETUP = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set work_mem = '32MB'; "
     f"listen {READY}; listen {ADDRESS}; listen {SOLE}; listen {LINK}; listen {DUE}; "
-    f"listen {DECIDED}; listen {USER}; listen {PERMISSION}; listen {CONNECTION}"
+    f"listen {DECIDED}; listen {USER}; listen {PERMISSION}; listen {CONNECTION}; listen {SHARE}"
 )
 
 

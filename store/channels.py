@@ -10,6 +10,8 @@ ADDRESS = "coordinator_address"
 SOLE = "coordinator_sole"
 #: A link of a lasting subscription is attached.
 LINK = "coordinator_link"
+#: To the instance that holds a consumer group whole: another has consumers of it; the payload is the group's id.
+SHARE = "coordinator_share"
 #: Scheduled messages are due.
 DUE = "coordinator_due"
 #: Another process than its instance has decided a transaction with deliveries that the instance holds in memory: the

@@ -135,17 +135,20 @@ def _remove(connection: Connection, table: str, name: str, pending: bool | None)
 def forget_marks(connection: Connection) -> None:
     """Remove rows that no longer count.
 
-    These are the rows of how far groups were read, except the highest of the holder; and the marks of batches, except
-    the last of each living instance.
+    These are the rows of how far groups were read, except the highest of the holder; those of who has consumers of a
+    group, except living instances; and the marks of batches, except the last of each living instance.
     """
     connection.execute(
         text(
             f"""delete from {group_read.fullname} r
-                 where not exists (select from {consumer_group.fullname} g
-                                    where g.id = r.group_id and g.holder = r.instance_id)
-                    or exists (select from {group_read.fullname} n
-                                where n.group_id = r.group_id and n.instance_id = r.instance_id
-                                  and n.read_through > r.read_through)"""
+                 where case when r.read_through = 0
+                            then not exists (select from {instance.fullname} i
+                                              where i.id = r.instance_id and i.ended_at is null)
+                            else not exists (select from {consumer_group.fullname} g
+                                              where g.id = r.group_id and g.holder = r.instance_id)
+                              or exists (select from {group_read.fullname} n
+                                          where n.group_id = r.group_id and n.instance_id = r.instance_id
+                                            and n.read_through > r.read_through) end"""
         )
     )
     connection.execute(

@@ -34,7 +34,19 @@ from store.ids import LONGEST_UNDECIDED, UuidV7, id_at, moment_of
 from store.partitions import op_id_at
 from store.purge import throw_away
 from store.retention import kept
-from store.tables import PASSED_OVER, SCHEMA, address, consumer_group, entry, half, heartbeat, instance, op, seek
+from store.tables import (
+    PASSED_OVER,
+    SCHEMA,
+    address,
+    consumer_group,
+    entry,
+    group_read,
+    half,
+    heartbeat,
+    instance,
+    op,
+    seek,
+)
 
 # The places a consumer group can be moved to (rule H17): a message or a time, since when messages are kept.
 
@@ -121,12 +133,12 @@ def first_id(moment: datetime) -> int:
     return max(1, id_at(moment))
 
 
-# A command that counts as an instance while it runs: then no other instance holds a group whole.
+# A command that counts as an instance with consumers while it runs: then no other instance holds the group whole.
 #
-# While the only living instance holds a group whole, entries below the id that it has read count as its own. A
-# command that inserts entries there registers like an instance: the others lease the entries in hand row by row, as
-# they do when any instance starts. It holds nothing itself. If its process is killed or suspended for long, the watch
-# gives it up, and ends its session, which may have locks.
+# While an instance holds a group whole, entries below the id that it has read count as its own. A command that inserts
+# entries there registers like an instance that has consumers of the group: the others lease the entries in hand row by
+# row. It holds nothing itself. If its process is killed or suspended for long, the watch gives it up, and ends its
+# session, which may have locks.
 
 #: How long the holder of a group may take to share it: longer than until a dead one is given up.
 _PATIENCE_SECONDS = 30.0
@@ -163,6 +175,7 @@ class Presence:
         :raises StoreUnavailable: its holder does not share it in time.
         """
         until = time.monotonic() + _PATIENCE_SECONDS
+        self._enter(group_id)
         # lock order: 8
         holder = select(consumer_group.c.holder).where(consumer_group.c.id == group_id).with_for_update(read=True)
         while time.monotonic() < until:
@@ -170,9 +183,21 @@ class Presence:
             found = self._connection.scalar(holder)
             if found is None or found == 0:
                 return found is not None
+            self._connection.execute(select(func.pg_notify(channels.SHARE, str(group_id))))
             self._connection.commit()
             time.sleep(_LOOK_SECONDS)
         raise StoreUnavailable(f"instance {found} holds the consumer group and does not share it; try again")
+
+    def _enter(self, group_id: int) -> None:
+        """Write that this command has consumers of the group (:data:`store.questions.entries.HOLD`); commits."""
+        self.beat()
+        mine = {"group_id": group_id, "instance_id": self.instance_id, "read_through": 0}
+        entered = postgresql.insert(group_read).values(mine).on_conflict_do_nothing()
+        if self._connection.execute(entered).rowcount:
+            # lock order: 8
+            group = update(consumer_group).where(consumer_group.c.id == group_id)
+            self._connection.execute(group.values(holder=consumer_group.c.holder))
+        self._connection.commit()
 
 
 @contextmanager

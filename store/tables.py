@@ -165,8 +165,8 @@ consumer_group = Table(
     # A volatile group is a subscription that ends with its link; the instance that holds the link owns it.
     Column("instance_id", Integer),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # The only live instance takes entries by the range instead of leasing them one by one: all up to the highest
-    # group_read.read_through are its own, whatever their lease says. 0: no instance holds the group.
+    # The only instance with consumers takes entries by the range instead of leasing them one by one: all up to the
+    # highest group_read.read_through are its own, whatever their lease says. 0: no instance holds the group.
     Column("holder", Integer, nullable=False, server_default="0"),
     # Policies of the group in place of the address's; null: the policy of the address applies.
     Column("on_expiry", Text),
@@ -235,7 +235,7 @@ group_read = Table(
     "group_read",
     metadata,
     # How far a holder has read a group: only the highest row counts; lower ones are removed from time to time. Rows of
-    # an instance that is not the holder do not count.
+    # an instance that is not the holder do not count. 0: the living instance has consumers of the group, held or not.
     Column("group_id", Integer, primary_key=True, autoincrement=False),
     Column("instance_id", Integer, primary_key=True, autoincrement=False),
     Column("read_through", BigInteger, primary_key=True, autoincrement=False),

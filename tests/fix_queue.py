@@ -74,6 +74,7 @@ class Home:
         self.dirty: list[Queue] = []
         self.holding: set[Queue] = set()
         self.sharing: set[Queue] = set()
+        self.entered: set[Queue] = set()
         self.failed = lambda: None
         self.later = lambda available: None
 
@@ -87,5 +88,6 @@ def queue_of(consumers: list[Consumer], *, peers: int = 0, kind: type[Queue] = Q
         queue.add(consumer)
     for window in queue.windows:  # the store has nothing
         window.more, window.bound = False, None
+    queue.entered = True
     queue.pump()
     return queue

@@ -102,7 +102,7 @@ class Enqueue:
             expires = 0 if terms.expires == INFINITY else terms.expires
             return Entry(queue, half_id, half_id, message, 0, expires, b"", False, terms.priority)
         batch.entry(address.id, queue.group_id, half_id, 0, terms)
-        if self._instance.peers and now:
+        if now and queue.is_shared:
             self._wake(batch, queue.group_id, half_id, terms)
         return None
 
@@ -126,7 +126,7 @@ class Enqueue:
                 return False
             messages.append(message)
         batch.columns(half_ids, txn_id, only.id, messages, queue.group_id)
-        if self._instance.peers:
+        if queue.is_shared:
             self._wake(batch, queue.group_id, half_ids[0], PLAIN)
         return True
 
@@ -134,8 +134,10 @@ class Enqueue:
         """Notify other instances, if any, of an entry that the store makes of one of its halves."""
         if terms.available == BEFORE:
             queue = address.queue
-            group = -address.id if queue is None or address.fans else queue.group_id
-            self._wake(batch, group, entry_id, terms)
+            if queue is None or address.fans:
+                self._wake(batch, -address.id, entry_id, terms)
+            elif queue.is_shared:
+                self._wake(batch, queue.group_id, entry_id, terms)
 
     def _wake(self, batch: Batch, group_id: int, half_id: int, terms: DeliveryTerms) -> None:
         if terms.message_group:

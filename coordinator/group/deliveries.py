@@ -72,7 +72,7 @@ def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None
         # decided now, because consumers may come and go before the rows are durable
         at_once = not outcome.dead and not outcome.retry_at
         entry.kept = at_once and queue.can_keep(entry)
-        if at_once and not entry.kept and queue.instance.peers:
+        if at_once and not entry.kept and queue.is_shared:
             queue.wake(batch, (entry.id,))
         batch.back(
             queue.group_id,

@@ -1,4 +1,4 @@
-"""A queue serves one consumer group of an address at this instance: it leases entries into windows, and sends them to
+"""A queue serves one consumer group of an address at this instance: it takes entries into windows, and sends them to
 consumers.
 
 Entries are sent by priority (rule P17), and within a priority in order of commit; a returned entry is sent before newer
@@ -11,6 +11,7 @@ that no consumer wants: each has a :class:`coordinator.group.selecting.Search` o
 
 from __future__ import annotations
 
+import time
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar
 
@@ -44,8 +45,12 @@ if TYPE_CHECKING:
     from store.commit.terms import DeliveryTerms
 
 
-#: seconds that a message waits in this instance's window for credit while other instances are alive
+#: seconds that a message waits in this instance's window for credit while other instances share the group
 SURPLUS_SECONDS = 0.1
+#: seconds for which consumers wait until an instance that holds the group has shared it
+_ASK_SECONDS = 1.0
+#: seconds between loads from the beginning by an instance that holds the group while others live
+_WHOLE_SECONDS = 10.0
 #: seconds between attempts to share a group that is being read
 _READ_SECONDS = 0.01
 #: entries of one load into a full window, where the store may have others that are to be sent first
@@ -61,9 +66,9 @@ class Queue:
     entry_kind: ClassVar[type[Entry]] = Entry
 
     __slots__ = (
-        "_counted", "address_id", "anchor", "browsers", "consumers", "dirty", "gone", "group_id", "held", "holding",
-        "home", "index", "instance", "lease", "name", "normal", "not_from", "policies", "refused", "returning",
-        "searches", "sent_octets", "surplus_due", "takers", "windows",
+        "_counted", "address_id", "anchor", "asked_at", "browsers", "consumers", "dirty", "entered", "entering", "gone",
+        "group_id", "held", "holding", "home", "index", "instance", "lease", "name", "normal", "not_from", "policies",
+        "refused", "returning", "searches", "sent_octets", "surplus_due", "takers", "tried_at", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +111,13 @@ class Queue:
         self.surplus_due = False
         #: whether this instance holds the whole group: entries are read by ranges of ids, not leased one by one
         self.holding = False
+        #: whether the store knows that consumers are here, and no other instance holds the group
+        self.entered = False
+        #: whether the query for that is under way; and the monotonic time when the last one was answered
+        self.entering = False
+        self.tried_at = 0.0
+        #: the monotonic time since when another instance is asked to share the group; 0: none is
+        self.asked_at = 0.0
 
     def set_policies(self, policies: Policies) -> None:
         """Set the policies, which apply from now on. Paused, the queue gives back what no consumer has, and its
@@ -140,6 +152,11 @@ class Queue:
         """Whether the queue has no entries here and no links."""
         return not (self.consumers or self.searches or self.browsers or self.held or self.returning)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other instances may lease entries of the group, now or soon."""
+        return self.instance.peers > 0 and (not self.holding or self in self.home.sharing)
+
     # -- entries arriving
 
     def reserve(self, size: int, priority: int) -> bool:
@@ -153,7 +170,7 @@ class Queue:
         have = len(window) + window.reserved
         if have >= instance.bounds.window_messages or window.octets + size > instance.memory.window_room:
             return False
-        if instance.peers and have >= self.wanted():
+        if self.is_shared and have >= self.wanted():
             return False  # another instance may have a consumer with room for it
         window.reserve(size)
         return True
@@ -186,6 +203,16 @@ class Queue:
         for browser in self.browsers:
             browser.arrived()
         self.touch()
+
+    def heard(self, lowest: int | None) -> None:
+        """Handle the notice of another instance: the store has entries, from the id ``lowest`` on if that is known."""
+        if not lowest:
+            self.enter_again()
+        if self.holding:
+            # They may lie below those read, as commits of several instances overtake each other.
+            self.in_store(lowest or 0)
+        else:  # returned entries may lie below those read; new ones lie above, and need no load below
+            self.in_store(None if lowest is None or not self.has_passed(lowest) else lowest)
 
     def _may_be_found(self, lowest: int | None, priority: int | None) -> None:
         """Tell the searches that there may be new or returned entries (:meth:`Search.arrived`)."""
@@ -370,9 +397,12 @@ class Queue:
                     if no_room or not any(window.has_for(consumer) for window in self.windows):
                         consumer.drained()
                         self.takers.drained(consumer)
-        for search in self.searches:
-            search.advance()
-        if self.instance.peers:
+        if self.entered:
+            for search in self.searches:
+                search.advance()
+        elif self.searches:
+            self._enter_in_time()
+        if self.is_shared:
             if self._has_any():
                 self._offer_surplus()
             if self.refused.aside or any(window.returned for window in self.windows):
@@ -461,12 +491,16 @@ class Queue:
             wanted = 1
         if not wanted:
             return False
-        if self.returning:
+        if not self.entered:
+            self._enter_in_time()
+            return True
+        if self.returning or (self.holding and self in self.home.sharing):
             return True
         instance = self.instance
         have = len(window) + window.reserved
-        # an instance that is alone reads ahead; consumers with room may have refused what is here (undeliverable-here)
-        ahead = wanted - window.reserved if instance.peers else max(2 * wanted, _FEW)
+        # an instance that shares with none reads ahead; consumers with room may have refused what is here
+        # (undeliverable-here)
+        ahead = wanted - window.reserved if self.is_shared else max(2 * wanted, _FEW)
         most = min(instance.bounds.window_messages - have, ahead)
         octets = instance.memory.window_bytes - window.octets
         if instance.memory.windows_full:  # one message
@@ -482,13 +516,7 @@ class Queue:
         return True
 
     def _load(self, window: Window, most: int, octets: int) -> None:
-        """Load entries: an instance that is alone holds the whole group and reads on; among others it leases them."""
-        if self.holding or self.instance.peers:
-            self._ask(window, most, octets)
-        else:
-            self.hold(lambda: self._ask(window, most, octets))
-
-    def _ask(self, window: Window, most: int, octets: int) -> None:
+        """Load entries: an instance that holds the whole group reads on; one that shares it leases them."""
         low, version, by_range = window.low, window.version, self._by_range(window)
         reads_all = low.reads_all
 
@@ -503,7 +531,7 @@ class Queue:
             # Complete: the store has no entries beyond these. Without ranges, entries may lie below the low-water mark,
             # so that an empty answer above it proves little.
             complete = found == len(rows) < most if rows else by_range or reads_all
-            self.loaded(window, entries, complete=complete, version=version)
+            self.loaded(window, entries, complete=complete, version=version, by_range=by_range)
             self.touch()
 
         asked, group, number = self.instance.queries, self.group_id, self.instance.instance_id
@@ -512,9 +540,11 @@ class Queue:
         else:
             questions.lease(asked, window.rank, group, low.marks, most, octets, number, answered)
 
-    def loaded(self, window: Window, entries: list[Entry], *, complete: bool, version: int) -> None:
-        """Put loaded entries into the window. ``complete``: the store had no others, as of ``version`` of its news."""
-        held, instance, by_range = self.held, self.instance, self._by_range(window)
+    def loaded(self, window: Window, entries: list[Entry], *, complete: bool, version: int, by_range: bool) -> None:
+        """Put loaded entries into the window. ``complete``: the store had no others, as of ``version`` of its news.
+        ``by_range``: they were read, not leased.
+        """
+        held, instance = self.held, self.instance
         # A range may contain entries read before, which are still held, or were settled meanwhile. Entries leased just
         # now are new, whatever this instance has known of them.
         gone = window.gone
@@ -526,17 +556,20 @@ class Queue:
                 self.refused.recall(entry)
         window.put(new)
         window.loaded(entries, complete=complete, version=version)
+        seconds: float | None
         if not by_range:
-            newest, alone = instance.ids.last, self.holding
+            newest, alone = instance.ids.last, self.holding and not instance.peers
             seconds = window.move_low(entries, newest, complete=complete, version=version, alone=alone)
-            if seconds is not None:
-                instance.loop.call_later(seconds, lambda: self._read_all_next(window))
-        elif entries:
-            window.low.read_through(entries[-1].id)
+        else:
+            if entries:
+                window.low.read_through(entries[-1].id)
+            seconds = _WHOLE_SECONDS if instance.peers and window.reads_all_later() else None
+        if seconds is not None:
+            instance.loop.call_later(seconds, lambda: self._read_all_next(window))
         window.load_ended()
 
     def _read_all_next(self, window: Window) -> None:
-        window.read_all_next(by_range=self._by_range(window))
+        window.read_all_next(alone=self._by_range(window) and not self.instance.peers)
         self.touch()
 
     def reclaim(self, then: Callable[[], None] | None = None) -> None:
@@ -568,29 +601,68 @@ class Queue:
         """Read octets of an entry's stored message from an offset on; None if there are none, or the store fails."""
         questions.piece(self.instance.queries, entry.half_id, at, size, found)
 
-    # -- holding a whole group: an instance that is alone reads by ranges of ids, and leases no row. When another
-    # instance
-    # joins, the group is shared: the entries that the holder has are leased then.
+    # -- holding a whole group: the only instance that has consumers of it reads by ranges of ids, and leases no row.
+    # When another one gets consumers, the group is shared: the entries that the holder has are leased then.
 
-    def hold(self, then: Callable[[], None]) -> None:
-        """Hold the whole group, unless another instance is alive or holds it."""
+    def enter(self) -> None:
+        """Note in the store that consumers are here, and hold the whole group if no other instance has any.
 
-        def answered(held: bool) -> None:
-            self.holding = held
-            if held:
+        Another one that holds it is asked to share it: before it has, or a second is over, nothing is loaded here. If
+        it does not answer, it is asked again (:meth:`may_hold`), and given up in the end.
+        """
+        self.entering = True
+        self.home.entered.add(self)
+
+        def answered(holder: int | StoreError) -> None:
+            self.entering = False
+            self.tried_at = now = time.monotonic()
+            if holder in (0, self.lease):
+                self.asked_at = 0.0
+            else:
+                self.asked_at = self.asked_at or now
+            self.entered = not self.asked_at or now - self.asked_at >= _ASK_SECONDS / 2
+            if holder == self.lease:
+                self.holding = True
                 self.home.holding.add(self)
-            then()
+                self.in_store(0)
+            elif self.entered:
+                self.touch()
+            else:
+                self.instance.loop.call_later(_ASK_SECONDS, self.touch)
 
-        questions.hold(self.instance.queries, self.group_id, self.instance.instance_id, answered)
+        questions.hold(self.instance.queries, self.group_id, self.lease, answered)
+
+    def _enter_in_time(self) -> None:
+        """Enter, unless the holder of the group was asked just now, or is this instance and shares it."""
+        asked = self in self.home.entered and time.monotonic() - self.tried_at < _ASK_SECONDS / 2
+        if not self.entering and not asked and self not in self.home.sharing:
+            self.enter()
+
+    def enter_again(self) -> None:
+        """Enter, if the holder of the group was asked to share it, and consumers wait for that."""
+        asked = self in self.home.entered and not self.entered and not self.entering
+        if asked and not self.holding and (self.consumers or self.searches):
+            self.enter()
+
+    def may_hold(self, before: float) -> bool:
+        """Whether to try to hold the group: consumers are here, and it is shared since a monotonic time ``before``."""
+        return (
+            self.entered
+            and not self.holding
+            and not self.entering
+            and self.tried_at <= before
+            and not self.policies.paused
+            and bool(self.consumers or self.searches)
+        )
 
     def share(self) -> None:
-        """Stop holding the whole group, as another instance has joined."""
+        """Stop holding the whole group, as another instance has consumers of it, or none are here."""
         if self.holding and self not in self.home.sharing:
             self.home.sharing.add(self)
             self._share_when_read()
 
     def _share_when_read(self) -> None:
-        if self.normal.loading:  # the entries being read are not known yet
+        if self.normal.loading or self.entering:  # the entries being read, or the holder, are not known yet
             self.instance.loop.call_later(_READ_SECONDS, self._share_when_read)
             return
         self.normal.loading = True
@@ -603,6 +675,7 @@ class Queue:
         if let_go:
             self.yield_ids(let_go)
         self.holding = False
+        self.tried_at = time.monotonic()
         self.home.holding.discard(self)
         self.home.sharing.discard(self)
         self.normal.load_ended()
@@ -612,7 +685,7 @@ class Queue:
         """Read on after a refused sharing: in the store this instance still holds the whole group, and no row is
         leased.
 
-        The next heartbeat that finds other instances, or the next check of idle queues, shares the group again.
+        The instance that has consumers asks again, or the next check of idle queues does.
         """
         self.home.sharing.discard(self)
         self.normal.load_ended()

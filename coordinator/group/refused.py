@@ -135,7 +135,7 @@ class Refused:
         self._busy = False
         queue = self._queue
         keys = {consumer.key for consumer in queue.takers}
-        refused = queue.refused_by(keys) if keys and queue.instance.peers else []
+        refused = queue.refused_by(keys) if keys and queue.is_shared else []
         if not refused:
             self._pause = _FIRST_SECONDS
             self._offered.clear()

@@ -4,11 +4,14 @@ with other instances, and passes on the NOTIFYs of these.
 
 from __future__ import annotations
 
+import time
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.known import Known
 from coordinator.group.queues import Queue
+from store.questions import entries as questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 
 #: seconds between checks for idle queues
 IDLE_QUEUES_SECONDS = 10.0
+#: seconds for which a group stays shared, at least, before one instance holds it whole again
+HOLD_SECONDS = 5.0
+#: how many groups an instance tries to hold at once
+_MOST_TRIED = 100
 
 
 class Queues:
@@ -35,12 +42,15 @@ class Queues:
         #: queues whose whole groups are held; they are not dropped before they are shared
         self.holding: set[Queue] = set()
         self.sharing: set[Queue] = set()
+        #: queues of which the store knows, or is told, that consumers are here
+        self.entered: set[Queue] = set()
         #: queues that are pumped at the end of this turn
         self.dirty: list[Queue] = []
         self._idle_before: set[Queue] = set()
 
     def start(self) -> None:
         self._instance.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle)
+        self._instance.loop.call_later(HOLD_SECONDS, self._hold_again)
 
     def queue(self, group_id: int, address_id: int, name: str, policies: Policies) -> Queue:
         """Find or create the queue of this group, and set its policies."""
@@ -81,15 +91,37 @@ class Queues:
 
     # -- among others
 
-    def share(self) -> None:
-        """Share all groups, as other instances are alive."""
-        for queue in self.by_group:
+    def _hold_again(self) -> None:
+        """Leave groups that have no consumers here any more, and hold those that no other instance has consumers of."""
+        instance = self._instance
+        left = [queue for queue in self.entered if not (queue.consumers or queue.searches or queue.entering)]
+        for queue in left:
+            queue.entered, queue.asked_at = False, 0.0
+            self.entered.discard(queue)
+        for start in range(0, len(left), 1000):
+            groups = [queue.group_id for queue in left[start : start + 1000]]
+            questions.leave(instance.queries, instance.instance_id, groups)
+        before = time.monotonic() - HOLD_SECONDS
+        tried = [queue for queue in self.entered if queue.may_hold(before)]
+        for queue in nsmallest(_MOST_TRIED, tried, key=lambda each: each.tried_at):
+            queue.enter()
+        instance.loop.call_later(HOLD_SECONDS, self._hold_again)
+
+    def share(self, payload: str) -> None:
+        """Share the group of this id, if it is held here, as another instance has consumers of it."""
+        queue = self.by_group.get(int(payload))
+        if queue is not None:
             queue.share()
+
+    def touch(self) -> None:
+        """Have all queues pumped, as other instances are alive."""
+        for queue in self.by_group:
             queue.touch()
 
     def all_in_store(self) -> None:
         """Note that the store may have entries for any group, as a NOTIFY may have been lost."""
         for queue in self.by_group:
+            queue.enter_again()
             queue.arrived_before(0)
 
     def notified(self, payload: str) -> None:
@@ -115,5 +147,5 @@ class Queues:
                 elif isinstance(queue, FifoQueue) and key:
                     number = int(key, 16)  # PostgreSQL writes one below 0 as its complement
                     queue.news(number - (1 << 64) if number >> 63 == 1 else number)
-                else:  # returned entries may lie below those read; new ones lie above, and need no load below
-                    queue.in_store(None if from_id is None or not queue.has_passed(from_id) else from_id)
+                else:
+                    queue.heard(from_id)

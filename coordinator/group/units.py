@@ -70,7 +70,7 @@ class Yield:
     def write(self, batch: Batch) -> None:
         for entry_id, attempts in zip(self._ids, self._attempts, strict=True):
             batch.yield_entry(self._queue.group_id, entry_id, attempts=attempts)
-        if self._queue.instance.peers:
+        if self._queue.is_shared:
             self._queue.wake(batch, self._ids)
 
     def durable(self) -> None:

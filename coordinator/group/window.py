@@ -324,10 +324,15 @@ class Window:
         self._whole_due = True
         return low.whole_in
 
-    def read_all_next(self, *, by_range: bool) -> None:
-        """Have the next load begin at the beginning, unless entries are read by ranges."""
+    def reads_all_later(self) -> bool:
+        """Whether a load from the beginning is to be scheduled: none is."""
+        due, self._whole_due = self._whole_due, True
+        return not due
+
+    def read_all_next(self, *, alone: bool) -> None:
+        """Have the next load begin at the beginning. ``alone``: only this instance posts, and it misses nothing."""
         self._whole_due = False
-        if not by_range:
+        if not alone:
             self.more = True
             self._version += 1
             self.low.lower(0, None)  # for a load on its way too

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
 from store.asking import Query, nothing
+from store.channels import SHARE
 from store.commit.terms import CONDITION, STEPS, Rank
 from store.errors import StoreError
 from store.libpq import int2, int4, int8
@@ -60,6 +61,10 @@ def _taken(rows: list[Row]) -> dict[int, Taken]:
 
 def _octets(rows: list[Row]) -> bytes | None:
     return rows[0][0] or None if rows else None
+
+
+def _holder(rows: list[Row]) -> int:
+    return int(rows[0][0])
 
 
 def _ids(rows: list[Row]) -> list[int]:
@@ -115,26 +120,62 @@ def _lease(rank: Rank) -> str:
 #: leased whatever its size; no entry is if another instance holds the group whole.
 LEASE = {rank: Query(f"lease_{rank.name.lower()}".encode(), _lease(rank), _loaded, again=False) for rank in Rank}
 
-#: group, instance: the instance holds the group whole, if no other lives
-HOLD = Query(
+#: group, instance: the instance has consumers of the group, and holds it whole if no other living one has any, and none
+#: holds it. Returns the holder, which gets a notice if it is another.
+#:
+#: That an instance has consumers is a row of group_read, through 0. Who writes that row also writes the row of the
+#: group: an instance that would hold the group by what it has read before finds another version of it, and does not.
+HOLD = Query(  # lock order: 2, then 8
     b"hold",
-    f"""with before as (
+    f"""with me as materialized (
+          select 1 from {SCHEMA}.instance where id = $2::int4 and ended_at is null for key share),
+        before as (
           delete from {SCHEMA}.group_read r using {SCHEMA}.consumer_group g
-           where r.group_id = $1::int4 and r.instance_id = $2::int4 and g.id = $1::int4 and g.holder = 0)
-        update {SCHEMA}.consumer_group set holder = $2::int4
-         where id = $1::int4 and holder in (0, $2::int4)
-           and not exists (select from {SCHEMA}.instance where ended_at is null and id <> $2::int4)
-        returning id""",
-    bool,
+           where r.group_id = $1::int4 and r.instance_id = $2::int4 and r.read_through > 0
+             and g.id = $1::int4 and g.holder = 0),
+        entered as (
+          insert into {SCHEMA}.group_read (group_id, instance_id, read_through) values ($1::int4, $2::int4, 0)
+          on conflict do nothing returning 1),
+        other as materialized (
+          select 1 from {SCHEMA}.instance i
+           where i.ended_at is null and i.id <> $2::int4
+             and (select r.read_through from {SCHEMA}.group_read r
+                   where r.group_id = $1::int4 and r.instance_id = i.id and r.read_through = 0 limit 1) = 0
+           limit 1),
+        there as materialized (
+          select g.ctid as version, g.holder,
+                 exists (select from me) and not exists (select from other) as free
+            from {SCHEMA}.consumer_group g where g.id = $1::int4),
+        held as (
+          update {SCHEMA}.consumer_group g
+             set holder = case when g.holder = 0 and (select free from there)
+                                and g.ctid = (select version from there) then $2::int4 else g.holder end
+           where g.id = $1::int4
+             and (exists (select from entered) or g.holder = $2::int4 or g.holder = 0 and (select free from there))
+          returning g.holder),
+        found as materialized (
+          select coalesce((select holder from held), (select holder from there), 0) as holder),
+        told as materialized (
+          select pg_notify('{SHARE}', ($1::int4)::text) from found where holder not in (0, $2::int4))
+        select holder, (select count(*) from told) from found""",
+    _holder,
 )
 
 #: group, instance: deletes how far the holder has read, as it has returned all entries
 UNREAD = Query(
     b"unread",
-    f"delete from {SCHEMA}.group_read where group_id = $1::int4 and instance_id = $2::int4",
+    f"delete from {SCHEMA}.group_read where group_id = $1::int4 and instance_id = $2::int4 and read_through > 0",
     nothing,
     must=True,
     line=_LINE,
+)
+
+#: instance, groups: the instance has consumers of these groups no longer
+LEAVE = Query(
+    b"leave",
+    f"""delete from {SCHEMA}.group_read r using unnest($2::int4[]) u(g)
+         where r.group_id = any(array[u.g]) and r.instance_id = $1::int4 and r.read_through = 0""",
+    nothing,
 )
 
 #: Like LEASE of normal priority, for the holder of the group: one row records how far it has read, instead of a lease
@@ -211,9 +252,17 @@ HELD = Query(
 )
 
 
-def hold(asked: Queries, group: int, instance: int, held: Callable[[bool], None]) -> None:
-    """Hold the whole group, if no other instance lives or holds it."""
-    asked.ask(HOLD, [int4(group), int4(instance)], lambda answer: held(answer is True))
+def hold(asked: Queries, group: int, instance: int, answered: Callable[[int | StoreError], None]) -> None:
+    """Note that the instance has consumers of the group, and hold it whole if no other one has any.
+
+    The answer is the instance that holds it; 0: none does. Another one that does is asked to share it.
+    """
+    asked.ask(HOLD, [int4(group), int4(instance)], answered)
+
+
+def leave(asked: Queries, instance: int, groups: Sequence[int]) -> None:
+    """Note that the instance has no consumers of these groups any more."""
+    asked.ask(LEAVE, [int4(instance), arrays.int4(groups)], lambda _: None)
 
 
 def unread(asked: Queries, group: int, instance: int) -> None:

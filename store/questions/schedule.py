@@ -86,7 +86,7 @@ PROMOTE = Query(  # lock order: 5, skipping those that are locked
         noted as (
           select setval('{SCHEMA}.promoted', max(new_id)) from placed where not stays having count(*) > 0),
         told as (
-          select pg_notify('{READY}', group_id || coalesce('/' || to_hex(key), ''))
+          select pg_notify('{READY}', group_id || coalesce('/' || to_hex(key), '>' || to_hex(min(id))))
             from promoted where $2::bool group by group_id, key)
         select group_id, min(id), count(*), priority, key, null::int8, null::int8
           from promoted group by group_id, priority, key

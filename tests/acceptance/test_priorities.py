@@ -143,7 +143,7 @@ def _all_given_back(service: Service) -> None:
     """Killed before that, it could not tell what was sent from what it had read ahead."""
     given_back = (
         "select exists (select from coordinator.entry where attempts = 1)"
-        " and not exists (select from coordinator.group_read)"
+        " and not exists (select from coordinator.group_read where read_through > 0)"
     )
     deadline = time.monotonic() + PATIENCE
     with psycopg.connect(running_url(service.data_dir), autocommit=True) as connection:

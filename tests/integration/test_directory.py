@@ -72,7 +72,7 @@ def test_the_queue_of_a_forgotten_address_is_held_whole_no_more(instance: Instan
     first, second = instance.resolve("q0"), instance.resolve("q1")
     queues = [each.queue for each in (first, second) if each.queue is not None]
     for queue in queues:
-        queue.hold(lambda: None)
+        queue.enter()
     home = instance.service.queues
     instance.loop.run_until(lambda: home.holding == set(queues))
     queues[1].returning += 1

@@ -53,7 +53,7 @@ class Loads:
 
     def look(self) -> None:
         """The time for it has come."""
-        self.window.read_all_next(by_range=False)
+        self.window.read_all_next(alone=False)
 
 
 @pytest.fixture(autouse=True)

@@ -115,7 +115,7 @@ def test_a_group_that_is_shared_is_looked_through_from_its_beginning() -> None:
 def test_a_post_is_told_to_all_that_have_an_entry_of_it(topic: bool, fans: bool, told: bytes, made_by: str) -> None:
     instance: Any = SimpleNamespace(peers=1, instance_id=3)
     schedule: Any = SimpleNamespace()
-    queue = queue_of([])
+    queue = queue_of([], peers=1)
     address = Address(7, "q", topic=topic, dynamic=False, policies=queue.policies, own_policies={})
     address.queue = None if topic else queue
     address.fans = fans

@@ -51,3 +51,62 @@ def test_a_group_that_is_to_be_shared_is_looked_at_once() -> None:
     for _ in range(3):
         queue.share()
     assert (len(units), looks) == (1, [])
+
+
+class _Asked:
+    """What a queue asks the store, by the names of the queries, and how each is answered."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self._answers: list[Callable[[Any], None]] = []
+
+    def ask(self, query: Any, _parameters: Any, answer: Callable[[Any], None]) -> None:
+        self.names.append(query.name)
+        self._answers.append(answer)
+
+    def answer(self, value: object) -> None:
+        self._answers.pop(0)(value)
+
+
+@pytest.mark.rule("D5")
+def test_a_consumer_waits_until_the_holder_of_its_group_has_shared_it() -> None:
+    """Neither is a drain answered, as if there were nothing, nor is the store asked over and over."""
+    consumer = Consumer(1, 5)
+    queue = queue_of([consumer], peers=1)
+    instance: Any = queue.instance
+    instance.queries = asked = _Asked()
+    queue.entered, consumer.draining = False, True
+    queue.changed(consumer)
+    queue.in_store()
+    for _ in range(3):
+        queue.pump()
+    assert asked.names == [b"hold"]
+    asked.answer(9)
+    for _ in range(3):
+        queue.pump()
+    assert (asked.names, consumer.draining) == ([b"hold"], True)
+    queue.heard(17)
+    assert asked.names == [b"hold"]
+    queue.heard(0)
+    asked.answer(0)
+    for _ in range(3):
+        queue.pump()
+    assert asked.names == [b"hold", b"hold", b"lease_urgent"]
+    assert (queue.entered, queue.holding, consumer.draining) == (True, False, True)
+
+
+@pytest.mark.rule("D10")
+def test_a_holder_reads_again_from_whatever_id_another_instance_names() -> None:
+    """Also while a load is under way, which may pass it without seeing it."""
+    queue = queue_of([Consumer(1, 0)], peers=1)
+    queue.holding = True
+    queue.normal.low.marks[:] = [100]
+    queue.normal.load_sent()
+    queue.heard(150)
+    queue.heard(90)
+    queue.normal.low.read_through(200)
+    assert queue.normal.low.marks == [89]
+    queue.normal.load_sent()
+    queue.heard(250)
+    queue.normal.low.read_through(300)
+    assert queue.normal.low.marks == [249]

@@ -42,7 +42,7 @@ def test_each_kind_of_post_is_told_to_its_address_once_or_more() -> None:
     assert told == [("a", 1, PLAIN), ("a", 3, URGENT), ("a", 4, LATER), ("b", 6, PLAIN)]
 
 
-QUEUE = SimpleNamespace(group_id=7, consumers={}, name="q")
+QUEUE = SimpleNamespace(group_id=7, consumers={}, name="q", is_shared=False)
 ADDRESS = SimpleNamespace(id=5, queue=QUEUE, fans=False, groups=1, subscriptions=())
 
 
@@ -57,7 +57,8 @@ def _rows(batch: Batch) -> dict[str, Any]:
 
 @pytest.mark.rule("T8", "D10")
 @pytest.mark.parametrize("peers", [False, True])
-def test_posts_that_are_written_at_once_are_written_as_one_by_one(peers: bool) -> None:
+def test_posts_that_are_written_at_once_are_written_as_one_by_one(peers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QUEUE, "is_shared", peers)
     posts: Any = [(ADDRESS, b"m" * size, PLAIN) for size in (0, 1, LARGE)]
     together, apart = Batch(), Batch()
     enqueue = _enqueue(peers=peers)
@@ -163,7 +164,7 @@ def test_what_was_done_while_a_range_was_read_does_not_come_again() -> None:
     consumer.has = 10
     queue.changed(consumer)
     again = [Entry(queue, number, number, b"m", 0, 0, b"") for number in (1, 2, 3)]
-    queue.loaded(queue.normal, again, complete=True, version=0)
+    queue.loaded(queue.normal, again, complete=True, version=0, by_range=True)
     queue.pump()
     assert consumer.got == [1, 2, 3]
 

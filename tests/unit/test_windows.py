@@ -43,7 +43,7 @@ def test_what_comes_back_is_waited_for_before_what_is_newer_is_read(loads: Loads
     queue = _reading(consumer)
     assert loads == [queue.normal]
     entry = _entry(queue, 1)
-    queue.loaded(queue.normal, [entry], complete=False, version=queue.normal.version)
+    queue.loaded(queue.normal, [entry], complete=False, version=queue.normal.version, by_range=True)
     queue.pump()
     assert consumer.got == [1]
     entry.met(OUTCOME)
@@ -63,7 +63,7 @@ def test_what_was_settled_while_a_range_was_read_is_not_sent_again(loads: Loads)
     consumer = Consumer(1, 1)
     queue = _reading(consumer)
     first = _entry(queue, 1)
-    queue.loaded(queue.normal, [first], complete=False, version=queue.normal.version)
+    queue.loaded(queue.normal, [first], complete=False, version=queue.normal.version, by_range=True)
     queue.pump()
     consumer.has = 2
     queue.changed(consumer)
@@ -72,7 +72,7 @@ def test_what_was_settled_while_a_range_was_read_is_not_sent_again(loads: Loads)
     first.met(OUTCOME)
     queue.done_with(first)
     again = [_entry(queue, 1), _entry(queue, 2)]
-    queue.loaded(queue.normal, again, complete=True, version=queue.normal.version)
+    queue.loaded(queue.normal, again, complete=True, version=queue.normal.version, by_range=True)
     queue.pump()
     assert consumer.got == [1, 2]
     assert list(queue.held) == [2]

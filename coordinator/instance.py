@@ -29,7 +29,7 @@ class Instance:
     """
 
     __slots__ = (
-        "bounds", "commit", "disk_low", "ids", "instance_id", "loop", "memory", "peers", "queries", "selecting",
+        "bounds", "commit", "disk_low", "here", "ids", "instance_id", "loop", "memory", "peers", "queries", "selecting",
         "selectors", "traces", "transaction_limits", "uuids",
     )  # fmt: skip
 
@@ -52,6 +52,8 @@ class Instance:
         self.bounds = bounds
         self.transaction_limits = settings.transaction
         self.instance_id = instance_id = registration.instance_id
+        #: where clients reach this service, if consumers are sent to the service that holds their group
+        self.here = settings.addresses.here
         self.ids = HalfIds(registration.slot, registration.highest_id)
         self.uuids = UuidV7()
         self.peers = 0

@@ -287,10 +287,10 @@ class AddressPattern(_Section):
     ] = None
 
 
-def _elsewhere(value: str) -> str:
+def _reachable(value: str) -> str:
     place = endpoint(value, AMQP_OVER_TCP)
     if not place.port:
-        raise ValueError("the port is 0; expected the one where the other service listens")
+        raise ValueError("the port is 0; expected the one where the service listens")
     return value
 
 
@@ -300,7 +300,7 @@ class AddressElsewhere(_Section):
     match: Annotated[str, Field(min_length=1, description="a pattern of names: `*`, `?`, `[a-z]`; case counts")]
     url: Annotated[
         str,
-        AfterValidator(_elsewhere),
+        AfterValidator(_reachable),
         Field(description="where clients reach that service: `amqp://host:port`, or `amqps://host:port`"),
     ]
 
@@ -315,6 +315,13 @@ class AddressSettings(_Section):
     patterns: Annotated[
         tuple[AddressPattern, ...], Field(description="the first that matches gives the address its policies")
     ] = ()
+    here: Annotated[
+        Annotated[str, AfterValidator(_reachable)] | None,
+        Field(
+            description="where clients reach this one of several services with one store: then a consumer of a group "
+            "of which another of them has consumers is sent there (`amqp:link:redirect`). None: all serve it together"
+        ),
+    ] = None
     elsewhere: Annotated[
         tuple[AddressElsewhere, ...],
         Field(
@@ -707,6 +714,8 @@ class Settings(_Section):
         here = [endpoint(url, AMQP + SQL) for url in info.data.get("listen", ())]
         for number, each in enumerate(value.elsewhere):
             name, other = f"elsewhere.{number}.url: {_shown(each.url)}", endpoint(each.url)
+            if value.here is not None and other == endpoint(value.here):
+                raise ValueError(f"{name} is this service itself, by addresses.here; expected the URL of another")
             if any(_is_same(other, place) for place in here):
                 raise ValueError(f"{name} is this service itself, by listen; expected the URL of another")
             if here and other.scheme not in {place.scheme for place in here}:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 import structlog
 
-from coordinator.errors import Condition, Refusal
+from coordinator.errors import Condition, Redirect, Refusal
 from coordinator.group.selecting import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
 from coordinator.printable import printable
 from coordinator.retirement import Departure
+from coordinator.settings import endpoint
 from coordinator.transitions import DECIDED
 from links import engine, states, steps
 from links.link import NONE
@@ -93,6 +94,12 @@ class Consuming(Outgoing):
     def _join(self, honoured: Filters) -> None:
         """Add the consumer to its queue. ``honoured``: the filters, which :class:`Choosing` uses."""
         self._queue.add(self)
+
+    def redirect(self, place: str) -> None:
+        there = endpoint(place)
+        asked = engine.address_of(engine.link_remote_source(self.pointer)) or ""
+        text = f"the service at {place} has consumers of {printable(asked)[:_LONGEST_SHOWN]}: connect there"
+        self.refuse(Redirect(text, host=there.host, port=there.port, address=asked))
 
     # -- deliveries
 

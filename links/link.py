@@ -112,7 +112,7 @@ class Link:
             condition=refusal.condition.value,
             description=refusal.description,
         )
-        engine.set_condition(engine.link_condition(self.pointer), refusal.condition, refusal.description)
+        _set_error(self.connection, self.pointer, refusal)
         self.departure = Departure.ENDED
         self.connection.endpoints.detach(self)
 
@@ -288,6 +288,15 @@ class Refused(Link):
         self._incomplete = False
 
 
+def _set_error(connection: Connection, pointer: engine.Pointer, refusal: Refusal) -> None:
+    """Set the error with which a link is closed next."""
+    condition = engine.link_condition(pointer)
+    engine.set_condition(condition, refusal.condition, refusal.description)
+    if isinstance(refusal, Redirect):
+        most = engine.transport_remote_max_frame(connection.transport)
+        engine.set_condition_info(condition, container.redirect(refusal), most - engine.ERROR_ROOM if most else None)
+
+
 def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refusal) -> None:
     """Answer an attach with a null terminus, then close the link (part 2, section 2.6.3)."""
     if engine.link_is_receiver(pointer):
@@ -304,10 +313,6 @@ def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refu
         description=refusal.description,
     )
     engine.link_open(pointer)
-    engine.set_condition(engine.link_condition(pointer), refusal.condition, refusal.description)
-    if isinstance(refusal, Redirect):
-        most = engine.transport_remote_max_frame(connection.transport)
-        info = container.redirect(refusal)
-        engine.set_condition_info(engine.link_condition(pointer), info, most - engine.ERROR_ROOM if most else None)
+    _set_error(connection, pointer, refusal)
     engine.link_close(pointer)
     connection.endpoints.refused(pointer)

@@ -119,7 +119,7 @@ def main(handed: Handed) -> int:
     """Serve clients on the listeners, and report to the supervisor; return the exit status."""
     settings, database_url, supervising = handed.settings, handed.database_url, handed.supervising
     _raise_descriptor_limit()
-    registration = _register(database_url)
+    registration = _register(database_url, settings.addresses.here)
     reactor = Reactor()
     status = 0
 
@@ -241,14 +241,14 @@ def _discard(fd: int) -> None:
     os.read(fd, 4096)
 
 
-def _register(database_url: str) -> recovery.Registration:
+def _register(database_url: str, here: str | None) -> recovery.Registration:
     """Wait for the store, register as an instance, and recover from lost instances."""
     waiting = False
     while True:
         try:
             with connected(database_url, patience=_REGISTER_PATIENCE) as connection:
                 migrations.check(connection)
-                registration = recovery.register(connection, VERSION)
+                registration = recovery.register(connection, VERSION, here)
             given_up = _recover(database_url)
             break
         except (StoreUnavailable, Contended) as error:

@@ -254,8 +254,9 @@ class GivenUp:
     owed: bool = False
 
 
-def register(connection: Connection, version: str) -> Registration:
-    """Insert a row for this process, with a slot that no other living instance has; commits.
+def register(connection: Connection, version: str, place: str | None = None) -> Registration:
+    """Insert a row for this process, with a slot that no other living instance has; commits. ``place``: where clients
+    reach its service, if consumers of groups that it holds are to be sent there.
 
     :raises StoreUnavailable: also when all slots are taken.
     """
@@ -270,7 +271,7 @@ def register(connection: Connection, version: str) -> Registration:
         ticks = start_ticks(os.getpid())
         instance_id = connection.scalar(
             insert(instance)
-            .values(slot=slot, host=machine(), pid=os.getpid(), process_start=ticks, version=version)
+            .values(slot=slot, host=machine(), pid=os.getpid(), process_start=ticks, version=version, place=place)
             .returning(instance.c.id)
         )
         connection.execute(insert(heartbeat).values(instance_id=instance_id))

@@ -560,6 +560,8 @@ instance = Table(
     Column("pid", Integer, nullable=False),
     Column("process_start", BigInteger, nullable=False),
     Column("version", Text, nullable=False),
+    # Where clients reach its service, if consumers of a group that it holds are to be sent there; null: they are not.
+    Column("place", Text),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=_now),
     # Set when the instance stopped, or when another found it dead and gave up its leases and plain transactions.
     Column("ended_at", DateTime(timezone=True)),

@@ -38,6 +38,9 @@ class Consumer:
         self.has -= 1
         return True
 
+    def redirect(self, place: str) -> None:
+        pass
+
     def drained(self) -> None:
         self.draining = False
         self.has = 0
@@ -60,7 +63,7 @@ class Instance:
 
     def __init__(self, peers: int) -> None:
         self.instance_id = 1
-        self.peers = peers
+        self.peers, self.here = peers, None
         self.bounds = Bounds()
         self.memory = Account(self.bounds, 1 << 30)
         self.ids = SimpleNamespace(last=0)

@@ -51,6 +51,9 @@ class Consumer(Protocol):
         :raises DecodeError: the stored message cannot be read; nothing was sent.
         """
 
+    def redirect(self, place: str) -> None:
+        """Close the link, and send its client to the service at this URL."""
+
     def drained(self) -> None:
         """Use up the credit of a drain, as the queue has no more entries for the link (part 2, section 2.6.7)."""
 

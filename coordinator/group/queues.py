@@ -613,8 +613,13 @@ class Queue:
         self.entering = True
         self.home.entered.add(self)
 
-        def answered(holder: int | StoreError) -> None:
+        def answered(answer: questions.Holder | StoreError) -> None:
             self.entering = False
+            if isinstance(answer, questions.Holder) and answer.place is not None:
+                for consumer in list(self.consumers):
+                    consumer.redirect(answer.place)
+                return
+            holder = answer.instance if isinstance(answer, questions.Holder) else None
             self.tried_at = now = time.monotonic()
             if holder in (0, self.lease):
                 self.asked_at = 0.0
@@ -630,7 +635,8 @@ class Queue:
             else:
                 self.instance.loop.call_later(_ASK_SECONDS, self.touch)
 
-        questions.hold(self.instance.queries, self.group_id, self.lease, answered)
+        here = None if self.searches else self.instance.here  # what is searched here is leased here
+        questions.hold(self.instance.queries, self.group_id, self.lease, here, answered)
 
     def _enter_in_time(self) -> None:
         """Enter, unless the holder of the group was asked just now, or is this instance and shares it."""

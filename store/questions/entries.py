@@ -63,8 +63,17 @@ def _octets(rows: list[Row]) -> bytes | None:
     return rows[0][0] or None if rows else None
 
 
-def _holder(rows: list[Row]) -> int:
-    return int(rows[0][0])
+class Holder(NamedTuple):
+    """The instance that holds a consumer group whole; 0: none does. ``place``: where clients that ask another instance
+    for its messages are sent; None: they are served there.
+    """
+
+    instance: int
+    place: str | None = None
+
+
+def _holder(rows: list[Row]) -> Holder:
+    return Holder(*rows[0][:2])
 
 
 def _ids(rows: list[Row]) -> list[int]:
@@ -120,8 +129,9 @@ def _lease(rank: Rank) -> str:
 #: leased whatever its size; no entry is if another instance holds the group whole.
 LEASE = {rank: Query(f"lease_{rank.name.lower()}".encode(), _lease(rank), _loaded, again=False) for rank in Rank}
 
-#: group, instance: the instance has consumers of the group, and holds it whole if no other living one has any, and none
-#: holds it. Returns the holder, which gets a notice if it is another.
+#: group, instance, where clients reach it: the instance has consumers of the group, and holds it whole if no other
+#: living one has any, and none holds it. Returns the holder, and where clients reach that one if it is another place:
+#: then it keeps the group, else it gets a notice if it is another.
 #:
 #: That an instance has consumers is a row of group_read, through 0. Who writes that row also writes the row of the
 #: group: an instance that would hold the group by what it has read before finds another version of it, and does not.
@@ -155,9 +165,13 @@ HOLD = Query(  # lock order: 2, then 8
           returning g.holder),
         found as materialized (
           select coalesce((select holder from held), (select holder from there), 0) as holder),
+        elsewhere as materialized (
+          select i.place from found join {SCHEMA}.instance i on i.id = found.holder
+           where i.id <> $2::int4 and i.place <> $3::text),
         told as materialized (
-          select pg_notify('{SHARE}', ($1::int4)::text) from found where holder not in (0, $2::int4))
-        select holder, (select count(*) from told) from found""",
+          select pg_notify('{SHARE}', ($1::int4)::text) from found
+           where holder not in (0, $2::int4) and not exists (select from elsewhere))
+        select holder, (select place from elsewhere), (select count(*) from told) from found""",
     _holder,
 )
 
@@ -252,12 +266,14 @@ HELD = Query(
 )
 
 
-def hold(asked: Queries, group: int, instance: int, answered: Callable[[int | StoreError], None]) -> None:
+def hold(
+    asked: Queries, group: int, instance: int, here: str | None, answered: Callable[[Holder | StoreError], None]
+) -> None:
     """Note that the instance has consumers of the group, and hold it whole if no other one has any.
 
-    The answer is the instance that holds it; 0: none does. Another one that does is asked to share it.
+    Another one that does is asked to share it, unless it has a place for clients that is not ``here``.
     """
-    asked.ask(HOLD, [int4(group), int4(instance)], answered)
+    asked.ask(HOLD, [int4(group), int4(instance), None if here is None else here.encode()], answered)
 
 
 def leave(asked: Queries, instance: int, groups: Sequence[int]) -> None:

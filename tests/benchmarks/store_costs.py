@@ -196,7 +196,7 @@ def by_days(bench: Bench, _: int) -> None:
 
 
 def by_dead(bench: Bench, dead: int) -> None:
-    entries.hold(bench.queries, GROUP, ME, lambda _: None)
+    entries.hold(bench.queries, GROUP, ME, None, lambda _: None)
     first = bench.ids.last - (1 << 40)
 
     def both() -> None:

@@ -29,13 +29,13 @@ class Instance:
         self.number, self._group = number, group
         self._store = psycopg.connect(url, autocommit=True, application_name=f"hold {number}")
         self._store.execute("set plan_cache_mode = force_generic_plan; set enable_seqscan = off")
-        self._store.execute(f"prepare hold (int4, int4) as {entries.HOLD.sql}".encode())
+        self._store.execute(f"prepare hold (int4, int4, text) as {entries.HOLD.sql}".encode())
         self._store.execute(f"prepare leave (int4, int4[]) as {entries.LEAVE.sql}".encode())
         self._store.execute(f"listen {SHARE}".encode())
         self.answer = -1
 
     def hold(self) -> int:
-        row = self._store.execute(f"execute hold ({self._group}, {self.number})".encode()).fetchone()
+        row = self._store.execute(f"execute hold ({self._group}, {self.number}, null)".encode()).fetchone()
         assert row is not None
         self.answer = row[0]
         return self.answer

@@ -205,7 +205,7 @@ def test_a_load_by_the_holder_changes_no_row(asked: Asking, rows: Rows) -> None:
     ids = _fill(rows, group, 0, 0, 0)
     rows.connection.execute(text(INSTANCE))
     rows.connection.commit()
-    assert asked.ask(entries.HOLD, int4(group), int4(ME)) == ME
+    assert asked.ask(entries.HOLD, int4(group), int4(ME), b"amqp://here") == entries.Holder(ME)
     read = entries.READ
 
     def versions() -> object:

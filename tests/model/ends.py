@@ -223,6 +223,9 @@ class ReceiverEnd(LinkEnd):
         self.room -= 1
         return True
 
+    def redirect(self, place: str) -> None:
+        raise AssertionError("no instance of the model has a place")
+
     def drained(self) -> None:
         self.room = 0
         self.draining = False

@@ -194,7 +194,7 @@ def _elsewhere(*entries: dict[str, str], listen: str = "amqp://0.0.0.0:5672") ->
         ("b.example:5672", "addresses.elsewhere.0.url: expected amqp://host:port or amqps://host:port"),
         ("amqp://", "addresses.elsewhere.0.url: expected amqp://host:port"),
         ("amqp://:5672", "addresses.elsewhere.0.url: expected amqp://host:port"),
-        ("amqp://b.example:0", "addresses.elsewhere.0.url: the port is 0; expected the one where the other service"),
+        ("amqp://b.example:0", "addresses.elsewhere.0.url: the port is 0; expected the one where the service"),
         ("ws://b.example/amqp", "addresses.elsewhere.0.url: expected amqp://host:port"),
         ("amqp://user:secret@b.example", "addresses.elsewhere.0.url: expected amqp://host:port"),
         (
@@ -210,6 +210,17 @@ def _elsewhere(*entries: dict[str, str], listen: str = "amqp://0.0.0.0:5672") ->
 )
 def test_another_service_has_a_url_that_its_clients_can_follow(url: str, said: str) -> None:
     assert said in _elsewhere({"match": "orders.*", "url": url})
+
+
+@pytest.mark.rule("P23", "P24")
+def test_a_place_is_not_that_of_another_service_too() -> None:
+    place = "amqp://b.example:5672"
+    with pytest.raises(
+        SettingsInvalid, match=r"elsewhere.0.url: amqp://b.example is this service itself, by addresses.h"
+    ):
+        load({"addresses": {"here": place, "elsewhere": [{"match": "a", "url": "amqp://b.example"}]}})
+    with pytest.raises(SettingsInvalid, match=r"addresses.here: the port is 0"):
+        load({"addresses": {"here": "amqp://b.example:0"}})
 
 
 @pytest.mark.rule("P23")

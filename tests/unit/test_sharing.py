@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.group.units import Share
 from store.errors import StoreFault
+from store.questions.entries import Holder
 from tests.fix_queue import Consumer, queue_of
 
 
@@ -81,14 +82,14 @@ def test_a_consumer_waits_until_the_holder_of_its_group_has_shared_it() -> None:
     for _ in range(3):
         queue.pump()
     assert asked.names == [b"hold"]
-    asked.answer(9)
+    asked.answer(Holder(9))
     for _ in range(3):
         queue.pump()
     assert (asked.names, consumer.draining) == ([b"hold"], True)
     queue.heard(17)
     assert asked.names == [b"hold"]
     queue.heard(0)
-    asked.answer(0)
+    asked.answer(Holder(0))
     for _ in range(3):
         queue.pump()
     assert asked.names == [b"hold", b"hold", b"lease_urgent"]

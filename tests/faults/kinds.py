@@ -60,6 +60,7 @@ class Kinds:
             "a service's clock steps": (4, self.step_clock),
             "the service's sessions are ended": (5, self.end_sessions),
             "a table is locked": (4, self.lock_table),
+            "two at once": (6, self.strike_twice),
         }
 
     def skipped(self) -> dict[str, str]:
@@ -224,6 +225,22 @@ class Kinds:
             beside.execute(f"lock table coordinator.{table} in access exclusive mode".encode())
             yield Struck(seconds=self._dice.uniform(1, 6), what=table)
             beside.rollback()
+
+    # -- both
+
+    def strike_twice(self) -> Fault:
+        """A worker is killed, or stands still, while the network or the database is struck."""
+        outer = self._dice.choice([
+            self.darken_service, self.cut_clients, self.cut_primary, self.cut_databases, self.restart_primary,
+            self.kill_primary, self.lose_primary, self.stop_standby, self.fill_disk, self.lock_table,
+        ])  # fmt: skip
+        inner = self._dice.choice([self.kill_worker, self.stop_worker_shortly])
+        around, within = outer(), inner()
+        struck = next(around)
+        next(within)
+        yield Struck(seconds=struck.seconds, what=f"{outer.__name__}, {inner.__name__}".replace("_", " "))
+        next(within, None)
+        next(around, None)
 
     # -- time
 

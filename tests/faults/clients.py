@@ -69,7 +69,7 @@ class Abroad(Worker):
 
 
 class Poster(Abroad, Producer):
-    pass
+    pause = 0.15
 
 
 class LinePoster(Poster):
@@ -83,7 +83,7 @@ class LinePoster(Poster):
 
 
 class Taker(Abroad, Consumer):
-    pass
+    pause = 0.03
 
 
 class MovedTaker(Taker):
@@ -97,11 +97,11 @@ class LineTaker(Taker):
 class Carrier(Abroad, Mover):
     """Takes from one queue, and posts to another in the same transaction."""
 
+    pause = 0.03
+
 
 class Probe(Abroad):
     """Commits one message after the other; ``answered``: when each was begun, and when its commit was answered."""
-
-    pause = 0.05
 
     def __init__(self, record: Record, machine: Machine, hosts: Sequence[str], name: str, seed: int) -> None:
         super().__init__(record, machine, hosts, name, seed)
@@ -263,7 +263,7 @@ class Application(threading.Thread):
             tcp_user_timeout=4000,
         ) as own:
             while not self._record.stopping:
-                time.sleep(self._worker.dice.uniform(0, 0.2))
+                time.sleep(self._worker.dice.uniform(0, 0.4))
                 self._sell(own)
 
     def _sell(self, own: psycopg.Connection[Any]) -> None:

@@ -73,6 +73,8 @@ class Hosts:
         self.near, self.far = (self.network.machine(name) for name in ("near", "far"))
         self.primary.run(SALES)
         self.primary.run("alter system set wal_keep_size = '512MB'")
+        # Commits wait for the standby, which by itself looks for its primary every 5 s.
+        self.primary.run("alter system set wal_retrieve_retry_interval = '500ms'")
         self._have_standby()
         self.one = self.site.service("one", **_SETTINGS)
         given = {"database_url": self.site.url(), **_SETTINGS, "workers": "2"}

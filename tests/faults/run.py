@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -50,7 +50,7 @@ FOLDER = REPOSITORY / "build" / "faults"
 _ASKED_AGAIN = 20_000
 _AT_ONCE = 100
 _KINDS: list[type[Abroad]] = [
-    Poster, Poster, CheckablePoster, CheckablePoster, Taker, Taker, Taker, Carrier, Carrier, MovedTaker, LinePoster,
+    Poster, Poster, CheckablePoster, CheckablePoster, Taker, Taker, Taker, Taker, Carrier, MovedTaker, LinePoster,
     LinePoster, LineTaker, LineTaker, Banker, Banker, Checker, Checker,
 ]  # fmt: skip
 
@@ -132,7 +132,8 @@ class Run:
         self.record = Record()
         self.report = Report(seed, skipped=self.kinds.skipped())
         both = [service.machine.address for service in hosts.services]
-        opened(self._client(), self.record, BALANCE)
+        with closing(self._client()) as client:
+            opened(client, self.record, BALANCE)
         near, record = hosts.near, self.record
         self._probe = Probe(record, near, both, "probe", 0)
         self._probes = {
@@ -150,7 +151,7 @@ class Run:
 
     def _client(self, group: str | None = None) -> Client:
         host = self._hosts.one.machine.address
-        return self._hosts.far.run(lambda: Client(PORT, "end", host=host, producer_group=group))
+        return self._hosts.far.run(lambda: Client(PORT, f"end {group}", host=host, producer_group=group))
 
     def strike(self, faults: int, every: float, seconds: float, names: list[str]) -> None:
         """``every``: seconds from one fault to the next, at least; none begins after ``seconds``."""
@@ -209,11 +210,11 @@ class Run:
         joined([*self._load, *self._applications], self.report.violations.append)
         bodies: list[str] = []
         try:
-            clients = {group: self._client(group) for group in (None, GROUP)}
-            self._ask(clients)
             url = self._hosts.primary.local_url
             letters = [f"%DLQ%{address}" for address in (MOVED, LINE, *ACCOUNTS)]
-            bodies = left(clients[None], url, LINE, *ACCOUNTS, *letters)
+            with closing(self._client()) as client, closing(self._client(GROUP)) as of_group:
+                self._ask({None: client, GROUP: of_group})
+                bodies = left(client, url, LINE, *ACCOUNTS, *letters)
             store = self._settled_store(url)
             self.report.violations += self.record.violations_in(store, bodies)
         except Exception as error:  # noqa: BLE001 - the history is to be kept, whatever has failed
@@ -221,11 +222,11 @@ class Run:
         self.report.figures = self.record.figures()
         self.report.detached = dict(self.record.detached)
         self.report.write()
+        for service in self._hosts.services:
+            log = FOLDER / f"{self.report.seed}-{service.machine.name}.log"
+            log.write_text("\n".join(map(json.dumps, service.log_lines())))
         if self.report.violations:
             self.record.save(FOLDER / f"{self.report.seed}-history.jsonl", bodies)
-            for service in self._hosts.services:
-                log = FOLDER / f"{self.report.seed}-{service.machine.name}.log"
-                log.write_text("\n".join(map(json.dumps, service.log_lines())))
 
     def _ask(self, clients: dict[str | None, Client]) -> None:
         for worker in self._load:

@@ -31,6 +31,10 @@ _FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 _IN_SYNC = "select count(*) from pg_stat_replication where sync_state = 'sync'"
 
 
+def _unmount(disk: Path) -> None:
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
 class Steppable(ServiceMachine):
     """A service whose clock can be set: by libfaketime, where there is one."""
 
@@ -65,7 +69,7 @@ class Hosts:
         for disk in (folder / "db1", folder / "db2"):
             disk.mkdir()
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=755", "tmpfs", disk], check=True)
-            ends.callback(subprocess.run, ["umount", "-l", disk], check=True)
+            ends.callback(_unmount, disk)
         self.site = Site(folder)
         ends.callback(self.site.close)
         self.network = self.site.network
@@ -73,8 +77,9 @@ class Hosts:
         self.near, self.far = (self.network.machine(name) for name in ("near", "far"))
         self.primary.run(SALES)
         self.primary.run("alter system set wal_keep_size = '512MB'")
-        # Commits wait for the standby, which by itself looks for its primary every 5 s.
-        self.primary.run("alter system set wal_retrieve_retry_interval = '500ms'")
+        for each in (self.primary, self.standby):  # a standby looks for its primary every 5 s, and commits wait for it
+            each.run("alter system set wal_retrieve_retry_interval = '500ms'")
+            each.run("select pg_reload_conf()")
         self._have_standby()
         self.one = self.site.service("one", **_SETTINGS)
         given = {"database_url": self.site.url(), **_SETTINGS, "workers": "2"}

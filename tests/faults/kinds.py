@@ -42,7 +42,7 @@ class Kinds:
         self._dice = dice
         self.deck: dict[str, tuple[int, Callable[[], Fault]]] = {
             "kill -9 of a worker": (8, self.kill_worker),
-            "kill -9 of a service": (5, self.kill_service),
+            "kill -9 of a service": (4, self.kill_service),
             "a worker stands still, shortly": (5, self.stop_worker_shortly),
             "a worker stands still, past its lease": (3, self.stop_worker_for_long),
             "a service's machine is dark": (4, self.darken_service),
@@ -53,7 +53,7 @@ class Kinds:
             "a service has no database, past its lease": (3, self.cut_databases),
             "PostgreSQL is restarted": (3, self.restart_primary),
             "kill -9 of PostgreSQL": (3, self.kill_primary),
-            "the primary is lost, its standby promoted": (1, self.lose_primary),
+            "the primary is lost, its standby promoted": (3, self.lose_primary),
             "the standby is away": (3, self.stop_standby),
             "no connection is left": (2, self.take_connections),
             "the database's disk is full": (2, self.fill_disk),

@@ -17,7 +17,7 @@ import psycopg
 
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import Answer
-from tests.acceptance.history import History, Txn
+from tests.acceptance.history import History, Seen, Txn
 
 #: An address of kind ``fifo``.
 LINE = "line"
@@ -168,7 +168,8 @@ class Record(History):
     def save(self, path: Path, left: Sequence[str]) -> None:
         """One line of JSON for each transaction and sight, and one for what was left."""
         with path.open("w") as file:
-            for each in (*self.txns, *self.seen):
+            rows: list[Txn | Seen] = [*self.txns, *self.seen]
+            for each in rows:
                 row = {"is": type(each).__name__, **dataclasses.asdict(each)}
                 print(json.dumps(row, default=lambda octets: octets.hex()), file=file)
             print(json.dumps({"left": list(left)}), file=file)

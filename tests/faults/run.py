@@ -163,6 +163,8 @@ class Run:
             begun = time.monotonic()
             if not self._struck(kind, fault(), begun - start):
                 break
+            gc.collect()
+            gc.freeze()  # the history: a walk through all of it would hold up the clients for seconds
             time.sleep(max(0.0, begun + every - time.monotonic()))
             self.report.seconds = time.monotonic() - start
             self.report.write()
@@ -264,7 +266,6 @@ def run(seed: int, faults: int, every: float, seconds: float, wanted: str) -> Re
         folder.chmod(0o755)  # PostgreSQL runs as another user, who must be able to enter
         running = Run(Hosts(folder, ends), seed)
         names = [name for name in running.kinds.deck if any(part.strip() in name for part in wanted.split(","))]
-        gc.freeze()
         running.strike(faults, every, seconds, names)
         running.check()
     return running.report

@@ -66,6 +66,16 @@ def _paid(told: Told) -> None:
     told.bank.posted[0] = told.left[0]
 
 
+def _unsold(told: Told) -> None:
+    told.sale.answer = YES
+    told.store.sales.clear()
+
+
+def _undone(told: Told) -> None:
+    told.checked.resolved = NO
+    told.store.decisions[b"check"] = "rollback"
+
+
 PLANTED: dict[str, tuple[Callable[[Told], object], str]] = {
     "lost": (lambda told: told.left.remove("p/2"), "p/2 of .*left 0 times"),
     "lost of a transaction whose answer was lost": (lambda told: told.left.remove("c/1"), "c/1 of .*left 0 times"),
@@ -91,13 +101,12 @@ PLANTED: dict[str, tuple[Callable[[Told], object], str]] = {
         lambda told: told.store.decisions.update({b"open": "commit"}), "open.*no client asked for it",
     ),
     "an answered SQL commit has no row": (
-        lambda told: (setattr(told.sale, "answer", YES), told.store.sales.clear()), "sale.*the store says None",
+        _unsold, "sale.*the store says None",
     ),
     "never resolved": (lambda told: setattr(told.asked, "resolved", None), "asked.*never resolved"),
     "another answer later": (lambda told: told.record.again.update({b"post": NO}), "post.*asked again"),
     "rolled back though a checker said commit": (
-        lambda told: (setattr(told.checked, "resolved", NO), told.store.decisions.update({b"check": "rollback"})),
-        "check.*no one wanted it rolled back",
+        _undone, "check.*no one wanted it rolled back",
     ),
     "an op that says less": (lambda told: told.store.posted.update({b"post": 1}), "post.*its op says 1"),
     "the money": (_paid, "the money was 6000, and is 6001"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 import uuid
@@ -238,8 +239,9 @@ class Application(threading.Thread):
 
     def __init__(self, record: Record, machine: Machine, url: str, name: str, seed: int) -> None:
         super().__init__(name=name, daemon=True)
-        self._worker = Worker(record, lambda: 0, name, seed)
         self._record, self._machine, self._url = record, machine, url
+        self._dice = random.Random(seed)
+        self._number = 0
 
     def run(self) -> None:
         self._machine.enter()
@@ -263,7 +265,7 @@ class Application(threading.Thread):
             tcp_user_timeout=4000,
         ) as own:
             while not self._record.stopping:
-                time.sleep(self._worker.dice.uniform(0, 0.4))
+                time.sleep(self._dice.uniform(0, 0.4))
                 self._sell(own)
 
     def _sell(self, own: psycopg.Connection[Any]) -> None:
@@ -272,10 +274,11 @@ class Application(threading.Thread):
         with self._record.lock:
             self._record.txns.append(txn)
         own.execute("insert into sale values (%s)", [key])
-        for _ in range(self._worker.dice.randrange(1, 4)):
-            txn.posted.append(self._worker.new_body())
+        for _ in range(self._dice.randrange(1, 4)):
+            self._number += 1
+            txn.posted.append(f"{self.name}/{self._number}")
             own.execute("select coordinator.post(%s, %s)", [WORK, txn.posted[-1]])
-        if self._worker.dice.random() < 0.25:
+        if self._dice.random() < 0.25:
             txn.wish = "rollback"
             own.rollback()
         else:

@@ -5,7 +5,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .PHONY: help serve dist deb test test-all test-quick check format lock sbom docs rules bench bench-peers bench-spark
-.PHONY: fuzz watch-kills demo release-check clean
+.PHONY: fuzz faults kills watch-kills demo release-check clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -89,7 +89,18 @@ fuzz:
 	@.ci/bootstrap check
 	$(BIN)/python -m tests.fuzz.run $(ARGS)
 
+# Needs root, for network namespaces. What is found is kept in build/faults.
+#: make faults      an hour of faults under load, on machines of namespaces   ARGS="--faults 40 --seed 1"
+faults:
+	@.ci/bootstrap check
+	$(BIN)/python -m tests.faults.run $(ARGS)
+
 KILLS ?= 20
+#: make kills       the same load, a worker killed KILLS=1000 times
+kills:
+	@.ci/bootstrap check
+	$(BIN)/python -m tests.faults.run --kinds 'kill -9 of a worker' --faults $(KILLS) --every 1 --seconds 7200 $(ARGS)
+
 #: make watch-kills coordinator watch, killed 20 times while messages come: each row is counted once; KILLS=100 for more
 watch-kills:
 	@.ci/bootstrap test

@@ -22,6 +22,7 @@ import pytest
 
 from store import migrations, partitions
 from store.database import connected
+from store.embedded.programs import Account
 from store.embedded.server import EmbeddedServer
 from tests.fix_service import Service
 from tests.fix_standby import copy_to
@@ -81,6 +82,10 @@ class Machine:
         """Call ``function`` on this machine: sockets that it makes, and processes that it starts, are there."""
         return self._thread.submit(function).result()
 
+    def enter(self) -> None:
+        """Have this thread be on this machine from now on, for ever."""
+        _enter(self.namespace, self.name)
+
     def close(self) -> None:
         self._thread.shutdown()
 
@@ -131,20 +136,35 @@ class Network:
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
 
 
+class _Server(EmbeddedServer):
+    """Which all machines may use, from the moment that it is there."""
+
+    def _launch(self, programs: Path, account: Account, socket_dir: Path) -> None:
+        rules = self.data_dir / "postgresql" / "coordinator_hba.conf"
+        trust = "host all all 10.213.0.0/16 trust\nhost replication all 10.213.0.0/16 trust\n"
+        rules.write_text(trust + rules.read_text())
+        super()._launch(programs, account, socket_dir)
+
+
 class DatabaseMachine:
     """A machine with a PostgreSQL on it. ``local_url``: past the network, for tests."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         self.machine = machine
-        self.server = EmbeddedServer(folder, applications=("0.0.0.0", _PORT))
+        self.server = _Server(folder, applications=("0.0.0.0", _PORT))
         self.local_url = ""
 
     def start(self) -> None:
         self.local_url = self.machine.run(self.server.start)
-        rules = self.server.data_dir / "postgresql" / "coordinator_hba.conf"
-        trust = "host all all 10.213.0.0/16 trust\nhost replication all 10.213.0.0/16 trust\n"
-        rules.write_text(trust + rules.read_text())
-        self.run("select pg_reload_conf()")
+
+    def follow(self, primary: DatabaseMachine) -> None:
+        """Start as a standby, with a new copy of ``primary``."""
+        folder = self.server.data_dir
+        copy_to(primary.server, primary.local_url, folder)
+        place = f"host={primary.machine.address} port={_PORT} user=coordinator application_name={self.machine.name}"
+        with (folder / "postgresql" / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"primary_conninfo = '{place}'\n")
+        self.start()
 
     def run(self, sql: str) -> list[tuple[object, ...]]:
         with psycopg.connect(self.local_url, autocommit=True) as connection:
@@ -183,18 +203,18 @@ class Site:
         self.network = Network()
         self._folder = folder
         self.services: list[ServiceMachine] = []
-        self.one, self.two = (
-            DatabaseMachine(self.network.machine(f"db{number}"), folder / f"db{number}") for number in (1, 2)
-        )
+        self.one, self.two = (self._database(name) for name in ("db1", "db2"))
         self.one.start()
         migrations.upgrade(self.one.local_url)
         with connected(self.one.local_url) as connection:
             partitions.make_ahead(connection)
-        copy_to(self.one.server, self.one.local_url, folder / "db2")
-        place = f"host={self.one.machine.address} port={_PORT} user=coordinator application_name=two"
-        with (folder / "db2" / "postgresql" / "postgresql.auto.conf").open("a") as settings:
-            settings.write(f"primary_conninfo = '{place}'\n")
-        self.two.start()
+        self.two.follow(self.one)
+
+    def _database(self, name: str) -> DatabaseMachine:
+        """Its disk is the folder ``name``, which may be there before."""
+        disk = self._folder / name
+        disk.mkdir(mode=0o755, exist_ok=True)
+        return DatabaseMachine(self.network.machine(name), disk / "store")
 
     def url(self, *first: DatabaseMachine) -> str:
         hosts = ",".join(each.machine.address for each in first or (self.one, self.two))
@@ -215,7 +235,7 @@ class Site:
         self.network.close()
 
 
-def _why_not() -> str:
+def why_not() -> str:
     """Why there are no machines here; empty: there are."""
     if sys.platform != "linux" or os.geteuid():
         return "only root makes network namespaces"
@@ -228,7 +248,7 @@ def _why_not() -> str:
 
 @pytest.fixture
 def site(open_folder: Path) -> Iterator[Site]:
-    if why := _why_not():
+    if why := why_not():
         pytest.skip(f"no machines: {why}")
     with tempfile.TemporaryDirectory(dir=open_folder) as folder:
         Path(folder).chmod(0o755)

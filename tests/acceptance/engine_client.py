@@ -77,13 +77,20 @@ class Client:
     """A connection with one session; :class:`Lost` where it cannot be made."""
 
     def __init__(
-        self, port: int, container: str, *, idle_timeout_seconds: float = 0, producer_group: str | None = None
+        self,
+        port: int,
+        container: str,
+        *,
+        host: str = "127.0.0.1",
+        patience: float = PATIENCE,
+        idle_timeout_seconds: float = 0,
+        producer_group: str | None = None,
     ) -> None:
-        """``producer_group``: the connection says it, and its transactions are checkable. (Proton sends no properties
-        of a control link.)
+        """``patience``: seconds in which ``host`` has to take the connection. ``producer_group``: the connection says
+        it, and its transactions are checkable. (Proton sends no properties of a control link.)
         """
         try:
-            self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            self.socket = socket.create_connection((host, port), timeout=patience)
         except OSError as error:
             raise Lost(str(error)) from None
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -141,7 +148,11 @@ class Client:
         """Write what is pending, wait for input for so long at most, and take it in."""
         if self.lost:
             raise Lost("the connection was lost before")
-        self._transport.tick(time.monotonic())
+        now = time.monotonic()
+        due = self._transport.tick(now)
+        if self._transport.condition:
+            self._gone(f"nothing came for too long: {self._transport.condition}")
+        longest = min(longest, max(0.0, due - now)) if due else longest
         self._flush()
         writers = [self.socket] if self._transport.pending() > 0 else []
         readable, _, _ = select.select([self.socket], writers, [], longest)

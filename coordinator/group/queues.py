@@ -561,9 +561,8 @@ class Queue:
             newest, alone = instance.ids.last, self.holding and not instance.peers
             seconds = window.move_low(entries, newest, complete=complete, version=version, alone=alone)
         else:
-            if entries:
-                window.low.read_through(entries[-1].id)
-            seconds = _WHOLE_SECONDS if instance.peers and window.reads_all_later() else None
+            seconds = window.move_through(entries, alone=not instance.peers)
+            seconds = None if seconds is None else max(seconds, _WHOLE_SECONDS)
         if seconds is not None:
             instance.loop.call_later(seconds, lambda: self._read_all_next(window))
         window.load_ended()

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.group.units import Share
 from store.errors import StoreFault
+from store.questions.entries import Loaded
 from tests.fix_queue import Consumer, queue_of
 
 
@@ -110,3 +111,32 @@ def test_a_holder_reads_again_from_whatever_id_another_instance_names() -> None:
     queue.heard(250)
     queue.normal.low.read_through(300)
     assert queue.normal.low.marks == [249]
+
+
+@pytest.mark.rule("D10")
+def test_a_holder_that_has_read_all_and_hears_nothing_asks_the_store_no_more() -> None:
+    """Beside other instances, a group with an idle consumer costs nothing; after a load behind the mark one follows."""
+    queue = queue_of([Consumer(1, 5)], peers=1)
+    instance: Any = queue.instance
+    instance.queries = asked = _Asked()
+    looks: list[Callable[[], None]] = []
+    instance.loop = SimpleNamespace(call_later=lambda _seconds, callback: looks.append(callback))
+    queue.holding, queue.windows = True, (queue.normal,)
+    queue.in_store(0)
+
+    def load() -> None:
+        queue.pump()
+        asked.answer(Loaded([], 0))
+        queue.pump()
+
+    load()
+    assert (asked.names, looks) == ([b"read"], [])
+    queue.normal.low.marks[:] = [100]
+    queue.heard(150)
+    load()
+    load_all = looks.pop()
+    assert (asked.names, looks) == ([b"read"] * 2, [])
+    load_all()
+    load()
+    assert (asked.names, looks) == ([b"read"] * 3, [])
+    assert queue.normal.low.marks == [0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.group.serving import Queues
 from coordinator.group.units import Share
 from store.errors import StoreFault
 from store.questions.entries import Loaded
@@ -140,3 +141,25 @@ def test_a_holder_that_has_read_all_and_hears_nothing_asks_the_store_no_more() -
     load()
     assert (asked.names, looks) == ([b"read"] * 3, [])
     assert queue.normal.low.marks == [0]
+
+
+@pytest.mark.rule("D10")
+def test_that_consumers_have_gone_is_told_again_where_the_store_refused_it() -> None:
+    """Else the other instances would share the group with nobody as long as this one lives."""
+    consumer = Consumer(1, 1)
+    queue = queue_of([consumer], peers=1)
+    instance: Any = queue.instance
+    instance.queries = asked = _Asked()
+    looks: list[Callable[[], None]] = []
+    instance.loop = SimpleNamespace(call_later=lambda _seconds, callback: looks.append(callback))
+    queues = Queues(instance, lambda: None, lambda _: None)
+    queues.entered.add(queue)
+    queues.start()
+    look = looks[-1]
+    queue.remove(consumer)
+    look()
+    asked.answer(StoreFault("x"))
+    look()
+    asked.answer(None)
+    look()
+    assert (asked.names, queues.entered) == ([b"leave"] * 2, set())

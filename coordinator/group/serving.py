@@ -95,7 +95,7 @@ class Queues:
     def _hold_again(self) -> None:
         """Leave groups that have no consumers here any more, and hold those that no other instance has consumers of."""
         instance = self._instance
-        left = [queue for queue in self.entered if not (queue.consumers or queue.searches or queue.entering)]
+        left = [queue for queue in self.entered if not (queue.has_links or queue.entering)]
         for queue in left:
             queue.entered, queue.asked_at = False, 0.0
             self.entered.discard(queue)

@@ -150,7 +150,11 @@ class Queue:
     @property
     def idle(self) -> bool:
         """Whether the queue has no entries here and no links."""
-        return not (self.consumers or self.searches or self.browsers or self.held or self.returning)
+        return not (self.has_links or self.held or self.returning)
+
+    @property
+    def has_links(self) -> bool:
+        return bool(self.consumers or self.searches or self.browsers)
 
     @property
     def is_shared(self) -> bool:
@@ -400,7 +404,7 @@ class Queue:
         if self.entered:
             for search in self.searches:
                 search.advance()
-        elif self.searches:
+        elif self.searches or self.browsers:
             self._enter_in_time()
         if self.is_shared:
             if self._has_any():
@@ -561,9 +565,8 @@ class Queue:
             newest, alone = instance.ids.last, self.holding and not instance.peers
             seconds = window.move_low(entries, newest, complete=complete, version=version, alone=alone)
         else:
-            if entries:
-                window.low.read_through(entries[-1].id)
-            seconds = _WHOLE_SECONDS if instance.peers and window.reads_all_later() else None
+            seconds = window.move_through(entries, alone=not instance.peers)
+            seconds = None if seconds is None else max(seconds, _WHOLE_SECONDS)
         if seconds is not None:
             instance.loop.call_later(seconds, lambda: self._read_all_next(window))
         window.load_ended()
@@ -605,7 +608,8 @@ class Queue:
     # When another one gets consumers, the group is shared: the entries that the holder has are leased then.
 
     def enter(self) -> None:
-        """Note in the store that consumers are here, and hold the whole group if no other instance has any.
+        """Note in the store that consumers are here, and hold the whole group if no other instance has any. A browser
+        counts as one: an instance tells the others nothing of what it posts for a group that it holds.
 
         Another one that holds it is asked to share it: before it has, or a second is over, nothing is loaded here. If
         it does not answer, it is asked again (:meth:`may_hold`), and given up in the end.
@@ -647,7 +651,7 @@ class Queue:
     def enter_again(self) -> None:
         """Enter, if the holder of the group was asked to share it, and consumers wait for that."""
         asked = self in self.home.entered and not self.entered and not self.entering
-        if asked and not self.holding and (self.consumers or self.searches):
+        if asked and not self.holding and self.has_links:
             self.enter()
 
     def may_hold(self, before: float) -> bool:

@@ -6,8 +6,9 @@ Such a message is not sent to the same link again, and blocks no other:
 * The consumers that have refused it are remembered with its entry, and by its half while only the store has it, up to
   a bound.
 * If such entries fill the window they are set aside: this instance still leases them, but drops their messages.
-* If other instances are alive, some are offered: yielded to the store, for others to lease. After a pause this instance
-  loads them again, as it may be the only one. The pause doubles as long as they return: others refuse them, too.
+* If other instances share the group, some are offered: yielded to the store, for others to lease. After a pause this
+  instance loads them again, as it may be the only one. The pause doubles as long as they return: others refuse them,
+  too.
 * When a consumer here that may take some has room, the queue loads them at once.
 
 In a fifo queue the entry is the first of its message group, and the whole group is set aside or offered with it.
@@ -126,7 +127,7 @@ class Refused:
     # -- offering entries to other instances
 
     def offer_soon(self) -> None:
-        """Schedule an offer, as other instances are alive and refused entries may be here."""
+        """Schedule an offer, as other instances share the group and refused entries may be here."""
         if not self._busy:
             self._busy = True
             self._queue.instance.loop.call_later(self._pause, self._offer)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from coordinator.group.policies import Policies
     from coordinator.instance import Instance
+    from store.errors import StoreError
 
 
 #: seconds between checks for idle queues
@@ -94,18 +95,25 @@ class Queues:
     def _hold_again(self) -> None:
         """Leave groups that have no consumers here any more, and hold those that no other instance has consumers of."""
         instance = self._instance
-        left = [queue for queue in self.entered if not (queue.consumers or queue.searches or queue.entering)]
+        left = [queue for queue in self.entered if not (queue.has_links or queue.entering)]
         for queue in left:
             queue.entered, queue.asked_at = False, 0.0
             self.entered.discard(queue)
         for start in range(0, len(left), 1000):
-            groups = [queue.group_id for queue in left[start : start + 1000]]
-            questions.leave(instance.queries, instance.instance_id, groups)
+            self._leave(left[start : start + 1000])
         before = time.monotonic() - HOLD_SECONDS
         tried = [queue for queue in self.entered if queue.may_hold(before)]
         for queue in nsmallest(_MOST_TRIED, tried, key=lambda each: each.tried_at):
             queue.enter()
         instance.loop.call_later(HOLD_SECONDS, self._hold_again)
+
+    def _leave(self, queues: list[Queue]) -> None:
+        def answered(error: StoreError | None) -> None:
+            if error is not None:  # else no other instance would hold these groups as long as this one lives
+                self.entered.update(queues)
+
+        instance = self._instance
+        questions.leave(instance.queries, instance.instance_id, [queue.group_id for queue in queues], answered)
 
     def share(self, payload: str) -> None:
         """Share the group of this id, if it is held here, as another instance has consumers of it."""

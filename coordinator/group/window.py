@@ -79,19 +79,25 @@ class LowWater:
         self._sent_at = time.monotonic()
         self._lowered = self._nothing_back()
 
-    def read_through(self, last: int) -> None:
+    def read_through(self, last: int) -> bool:
         """Raise the mark to this id, up to which a range was read: entries below are only added with a notice of their
-        id.
+        id. Returns whether the load began at the beginning.
         """
         self.marks[0] = min(max(self.marks[0], last), self._lowered[0])
+        return self._has_read_all()
+
+    def _has_read_all(self) -> bool:
+        """Whether the load that has ended began at the beginning; then the next may not do so for a while."""
+        read_all = not any(self._sent)
+        if read_all:
+            self._whole_at = WHOLE.after(self._sent_at)
+        return read_all
 
     def loaded(self, entries: Sequence[Entry], newest: int, *, complete: bool, alone: bool) -> bool:
         """Raise the marks by the loaded entries; whether the load began at the beginning. ``newest``: no entry of this
         instance is newer; ``complete``: the store had no others; ``alone``: no other instance has any.
         """
-        read_all = not any(self._sent)
-        if read_all:
-            self._whole_at = WHOLE.after(self._sent_at)
+        read_all = self._has_read_all()
         through = step_of(entries[-1].priority) if entries and not complete else len(self.marks)
         if entries and not complete and shares_step(entries[-1].priority):
             entries = ()
@@ -324,10 +330,15 @@ class Window:
         self._whole_due = True
         return low.whole_in
 
-    def reads_all_later(self) -> bool:
-        """Whether a load from the beginning is to be scheduled: none is."""
-        due, self._whole_due = self._whole_due, True
-        return not due
+    def move_through(self, entries: Sequence[Entry], *, alone: bool) -> float | None:
+        """Move the low-water mark by the entries of a range; return in how many seconds, at least, a load from the
+        beginning must follow, None: none must, or it is scheduled. ``alone``: only this instance posts.
+        """
+        read_all = self.low.read_through(entries[-1].id if entries else 0)
+        if read_all or alone or self._whole_due:
+            return None
+        self._whole_due = True
+        return self.low.whole_in
 
     def read_all_next(self, *, alone: bool) -> None:
         """Have the next load begin at the beginning. ``alone``: only this instance posts, and it misses nothing."""

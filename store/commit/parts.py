@@ -147,7 +147,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "and (e.lease <> 0 or u.n >= 0)",
         ("int4[]", "int8[]", "int2[]"),
     ),
-    # Another instance has started: release groups that are held whole, and lease the entries in hand singly (pinned).
+    # Another instance has consumers of groups that are held whole: release them, and lease the entries in hand singly
+    # (pinned).
     "shared": (
         f"update {SCHEMA}.consumer_group e set holder = 0 from unnest({{0}}) u(g) "
         "where e.id = any(array[u.g]) and e.holder = {me}",

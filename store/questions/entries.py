@@ -276,9 +276,9 @@ def hold(
     asked.ask(HOLD, [int4(group), int4(instance), None if here is None else here.encode()], answered)
 
 
-def leave(asked: Queries, instance: int, groups: Sequence[int]) -> None:
+def leave(asked: Queries, instance: int, groups: Sequence[int], answered: Callable[[StoreError | None], None]) -> None:
     """Note that the instance has no consumers of these groups any more."""
-    asked.ask(LEAVE, [int4(instance), arrays.int4(groups)], lambda _: None)
+    asked.ask(LEAVE, [int4(instance), arrays.int4(groups)], answered)
 
 
 def unread(asked: Queries, group: int, instance: int) -> None:

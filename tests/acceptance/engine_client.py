@@ -221,9 +221,11 @@ class Client:
         self._attached(sender)
         return sender
 
-    def receiver(self, address: str, credit: int) -> Receiver:
+    def receiver(self, address: str, credit: int, *, browses: bool = False) -> Receiver:
         receiver: Receiver = self._session.receiver(self._name())
         receiver.source.address = address
+        if browses:
+            receiver.source.distribution_mode = Terminus.DIST_MODE_COPY
         self._inboxes[receiver.name] = Inbox(receiver)
         self._attached(receiver)
         if credit:

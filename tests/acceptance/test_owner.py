@@ -208,6 +208,27 @@ def test_a_consumer_elsewhere_that_drains_gets_what_the_owner_had_read_ahead(bot
     pair.close()
 
 
+@pytest.mark.rule("P8")
+def test_a_browser_elsewhere_sees_what_is_posted_at_the_owner(both: Service) -> None:
+    """Also what comes while it waits with credit."""
+    pair = Pair(both)
+    _post(pair.one, "browsed", _bodies(15))
+    first = pair.one.receiver("browsed", 10)
+    taken = _take(pair.one, first, 10)
+    assert pair.holder("browsed") > 0
+    browser = pair.other.receiver("browsed", 100, browses=True)
+    assert [each.body for each in _take(pair.other, browser, 15)] == _bodies(15)
+    _post(pair.one, "browsed", _bodies(5, "later"))
+    assert [each.body for each in _take(pair.other, browser, 5)] == _bodies(5, "later")
+    browser.close()
+    first.flow(10)
+    for each in taken + _take(pair.one, first, 10):
+        pair.one.accept(each)
+    pair.wait(f"select count(*) from {SCHEMA}.entry", 0)
+    pair.wait_until_held("browsed")
+    pair.close()
+
+
 @pytest.mark.rule("D1", "D5", "D10")
 def test_of_many_transactions_at_both_the_owner_misses_no_message(both: Service) -> None:
     """Their commits overtake each other's ids: what the other instance commits late lies below what was read."""

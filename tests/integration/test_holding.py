@@ -145,3 +145,22 @@ def test_of_two_that_ask_at_once_both_know_who_holds_it(
         thread.join(PATIENCE)
     wanted = 0 if was_there and begins == 1 else order[begins].number
     assert (first.answer, second.answer, _holder(database_url)) == (wanted, wanted, wanted)
+
+
+def test_who_comes_while_the_holder_shares_it_finds_that_nobody_holds_it(
+    three: list[Instance], database_url: str
+) -> None:
+    """It has looked before the holder's batch is durable, and waits for that at the row of the group."""
+    first, second, _ = three
+    first.hold()
+    thread = threading.Thread(target=second.hold)
+    with psycopg.connect(database_url) as sharing, psycopg.connect(database_url, autocommit=True) as looker:
+        sharing.execute(f"update {SCHEMA}.consumer_group set holder = 0".encode())
+        thread.start()
+        deadline = time.monotonic() + PATIENCE
+        while looker.execute(_WAITING.encode()).fetchone() != (1,):
+            assert time.monotonic() < deadline
+        sharing.commit()
+    thread.join(PATIENCE)
+    assert (second.answer, _holder(database_url)) == (0, 0)
+    assert first.hold() == 0

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from coordinator.group.serving import Queues
 from coordinator.group.units import Share
 from store.errors import StoreFault
-from store.questions.entries import Holder
+from store.questions.entries import Holder, Loaded
 from tests.fix_queue import Consumer, queue_of
 
 
@@ -111,3 +112,54 @@ def test_a_holder_reads_again_from_whatever_id_another_instance_names() -> None:
     queue.heard(250)
     queue.normal.low.read_through(300)
     assert queue.normal.low.marks == [249]
+
+
+@pytest.mark.rule("D10")
+def test_a_holder_that_has_read_all_and_hears_nothing_asks_the_store_no_more() -> None:
+    """Beside other instances, a group with an idle consumer costs nothing; after a load behind the mark one follows."""
+    queue = queue_of([Consumer(1, 5)], peers=1)
+    instance: Any = queue.instance
+    instance.queries = asked = _Asked()
+    looks: list[Callable[[], None]] = []
+    instance.loop = SimpleNamespace(call_later=lambda _seconds, callback: looks.append(callback))
+    queue.holding, queue.windows = True, (queue.normal,)
+    queue.in_store(0)
+
+    def load() -> None:
+        queue.pump()
+        asked.answer(Loaded([], 0))
+        queue.pump()
+
+    load()
+    assert (asked.names, looks) == ([b"read"], [])
+    queue.normal.low.marks[:] = [100]
+    queue.heard(150)
+    load()
+    load_all = looks.pop()
+    assert (asked.names, looks) == ([b"read"] * 2, [])
+    load_all()
+    load()
+    assert (asked.names, looks) == ([b"read"] * 3, [])
+    assert queue.normal.low.marks == [0]
+
+
+@pytest.mark.rule("D10")
+def test_that_consumers_have_gone_is_told_again_where_the_store_refused_it() -> None:
+    """Else the other instances would share the group with nobody as long as this one lives."""
+    consumer = Consumer(1, 1)
+    queue = queue_of([consumer], peers=1)
+    instance: Any = queue.instance
+    instance.queries = asked = _Asked()
+    looks: list[Callable[[], None]] = []
+    instance.loop = SimpleNamespace(call_later=lambda _seconds, callback: looks.append(callback))
+    queues = Queues(instance, lambda: None, lambda _: None)
+    queues.entered.add(queue)
+    queues.start()
+    look = looks[-1]
+    queue.remove(consumer)
+    look()
+    asked.answer(StoreFault("x"))
+    look()
+    asked.answer(None)
+    look()
+    assert (asked.names, queues.entered) == ([b"leave"] * 2, set())

@@ -665,6 +665,8 @@ class Queue:
         if self.normal.loading or self.entering:  # the entries being read, or the holder, are not known yet
             self.instance.loop.call_later(_READ_SECONDS, self._share_when_read)
             return
+        if not self.wanted():
+            self._yield_all()  # in one batch with the sharing: consumers elsewhere get it before what is newer (P17)
         self.normal.loading = True
         self.instance.commit.add(Share(self))
 

@@ -76,6 +76,7 @@ class Peers:
         """Load addresses and groups anew: a NOTIFY may have been lost while the connection was down."""
         self._directory.all_changed()
         self._queues.all_in_store()
+        self._queues.share_all()
 
     def notified(self, channel: str, payload: str) -> None:
         if channel == channels.ADDRESS:

@@ -150,7 +150,7 @@ def _moment(given: dict[str, str], option: str, default: datetime) -> datetime:
 def database_url(credentials: str | None) -> str:
     """Return the URL of the database, from the file or the environment of this process.
 
-    :raises SourceOptionError: no file, no variable, or a file that others may read.
+    :raises SourceOptionError: no file, no variable, or a file that others may read, or that is no text.
     """
     if credentials is None:
         url = os.environ.get(DATABASE_VARIABLE, "")
@@ -163,6 +163,8 @@ def database_url(credentials: str | None) -> str:
         url = path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise SourceOptionError(f"option 'credentials': {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SourceOptionError(f"option 'credentials': {path} is no text; expected a URL alone, in UTF-8") from None
     if mode & 0o077:
         raise SourceOptionError(f"option 'credentials': {path} can be read by others; expected mode 0600")
     return url

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from coordinator.address.addresses import DEAD_LETTER_PREFIX, SERVICE_PREFIX, UNANSWERED, shown
+from coordinator.address.addresses import SERVICE_PREFIX, UNANSWERED, shown
 from coordinator.errors import Condition, Redirect, Refusal
 from coordinator.settings import Endpoint, endpoint
 
@@ -46,8 +46,9 @@ class Elsewhere:
             raise Refusal(Condition.NOT_FOUND, text)
 
     def _place_of(self, name: str) -> Endpoint | None:
-        """Return where the address is; None: here. Dead letters are where the queue is that they are of."""
+        """Return where the address is; None: here. Dead letters have a name of their own: those of a consumer group
+        that is named like an address elsewhere are here.
+        """
         if not self._table or name.startswith(SERVICE_PREFIX) or name == UNANSWERED:
             return None
-        whose = name.removeprefix(DEAD_LETTER_PREFIX)
-        return next((place for match, place in self._table if fnmatchcase(whose, match)), None)
+        return next((place for match, place in self._table if fnmatchcase(name, match)), None)

@@ -639,7 +639,8 @@ class Queue:
             else:
                 self.instance.loop.call_later(_ASK_SECONDS, self.touch)
 
-        here = None if self.searches else self.instance.here  # what is searched here is leased here
+        # what is searched or browsed here has to be told here
+        here = None if self.searches or self.browsers else self.instance.here
         questions.hold(self.instance.queries, self.group_id, self.lease, here, answered)
 
     def _enter_in_time(self) -> None:
@@ -675,6 +676,8 @@ class Queue:
         if self.normal.loading or self.entering:  # the entries being read, or the holder, are not known yet
             self.instance.loop.call_later(_READ_SECONDS, self._share_when_read)
             return
+        if not self.wanted():
+            self._yield_all()  # in one batch with the sharing: consumers elsewhere get it before what is newer (P17)
         self.normal.loading = True
         self.instance.commit.add(Share(self))
 

@@ -121,6 +121,12 @@ class Queues:
         if queue is not None:
             queue.share()
 
+    def share_all(self) -> None:
+        """Share all groups held here, as a notice to share one may have been lost; they are held again in time."""
+        if self._instance.peers:
+            for queue in list(self.holding):
+                queue.share()
+
     def touch(self) -> None:
         """Have all queues pumped, as other instances are alive."""
         for queue in self.by_group:

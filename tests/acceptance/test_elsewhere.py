@@ -17,9 +17,9 @@ from tests.fix_permissions import Enter
 from tests.fix_service import Service, running_service
 from tests.fix_users import EVERYTHING, grant
 from tests.fix_wire import Begin, BeginAt
-from tests.wire.frames import RECEIVER, Accepted, Attach, Error, Source, Target, TransactionalState
+from tests.wire.frames import RECEIVER, Accepted, Attach, Error, Rejected, Source, Target, TransactionalState
 from tests.wire.messages import Properties, data
-from tests.wire.queues import condition, post
+from tests.wire.queues import condition, dead_letters, post
 from tests.wire.types import Int, Symbol
 
 pytestmark = pytest.mark.rule("P23")
@@ -94,8 +94,13 @@ def test_an_error_that_a_small_frame_has_no_room_for_has_no_info(begin: Begin, o
     post(session, "here.small", b"x")
 
 
-def test_dead_letters_are_where_their_queue_is(begin: Begin) -> None:
-    assert begin().receiver("%DLQ%elsewhere.q").error == REDIRECT
+def test_dead_letters_of_a_group_that_is_named_like_an_address_elsewhere_are_here(begin: Begin) -> None:
+    session = begin()
+    session.receiver("here.letters::elsewhere.q").detach(closed=False)
+    post(session, "here.letters", b"refused")
+    link = session.receiver("here.letters::elsewhere.q", credit=1)
+    link.take().disposition(Rejected())
+    assert dead_letters(session, "elsewhere.q").bodies() == [b"refused"]
 
 
 @pytest.mark.rule("S3")

@@ -23,6 +23,7 @@ from store.channels import READY, SHARE
 from store.embedded.running import running_url
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import Client, Lost, Taken
+from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.model.services import two_services
 from tests.workers import pids_of_workers, worker_of
@@ -181,6 +182,21 @@ def test_a_group_is_shared_when_consumers_come_elsewhere_and_held_again_when_the
     assert pair.scalar(_LEASED) == 0
     for each in again:
         one.accept(each)
+    pair.wait(f"select count(*) from {SCHEMA}.entry", 0)
+    pair.close()
+
+
+@pytest.mark.rule("P17")
+def test_a_consumer_elsewhere_gets_what_the_owner_had_read_ahead_before_what_is_newer(both: Service) -> None:
+    pair = Pair(both)
+    _post(pair.one, "ahead", _bodies(1000))
+    first = pair.one.receiver("ahead", 10)
+    taken = _take(pair.one, first, 10)
+    assert pair.holder("ahead") > 0
+    there = _take(pair.other, pair.other.receiver("ahead", 1000), 990)
+    assert [each.body for each in (*taken, *there)] == _bodies(1000)
+    for client, each in [*((pair.one, each) for each in taken), *((pair.other, each) for each in there)]:
+        client.accept(each)
     pair.wait(f"select count(*) from {SCHEMA}.entry", 0)
     pair.close()
 
@@ -351,6 +367,38 @@ def test_what_a_service_held_that_stops_in_order_comes_from_the_other_one(databa
         stopping.cut()
         staying.close()
         first.service.start()
+
+
+@pytest.mark.rule("D5")
+def test_an_owner_whose_database_was_away_shares_what_it_was_asked_for_meanwhile(
+    database_url: str, open_folder: Path
+) -> None:
+    """The notices came to nobody, and are not repeated here in time."""
+    never = {"coordinator.group.serving.HOLD_SECONDS": 1e6}
+    proxy = Proxy(database_url)
+    first = Service(open_folder / "first", {"database_url": proxy.url}, never)
+    second = Service(open_folder / "second", {"database_url": database_url}, never)
+    try:
+        first.start()
+        second.start()
+        one, other = Client(first.port, "one"), Client(second.port, "other")
+        _post(other, "away", _bodies(40))
+        taken = _take(one, one.receiver("away", 10), 10)
+        with proxy.held("connections"):
+            proxy.cut()
+            receiver = other.receiver("away", 100)
+            until = time.monotonic() + 3.0
+            while time.monotonic() < until:  # it has asked, and asked again
+                other.turn(0.05)
+            assert not other.arrived(receiver)
+        there = _take(other, receiver, 30)
+        assert [each.body for each in (*taken, *there)] == _bodies(40)
+        one.close()
+        other.close()
+    finally:
+        first.discard()
+        second.discard()
+        proxy.close()
 
 
 class _History:

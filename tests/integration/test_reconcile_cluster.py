@@ -384,6 +384,19 @@ def test_a_file_with_a_url_that_cannot_be_used(
     assert says in line
 
 
+@pytest.mark.parametrize("option", ["--credentials", "--also"])
+def test_a_file_that_is_no_text_is_no_defect(tmp_path: Path, option: str) -> None:
+    file = tmp_path / "store.url"
+    file.write_bytes("postgresql://db.example/shop".encode("utf-16"))
+    file.chmod(0o600)
+    store = () if option == "--credentials" else ("--database-url", "postgresql://db.example/shop")
+    done = CliRunner().invoke(app, ["reconcile", "--out", str(tmp_path / "out"), option, str(file), *store])
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {option}: ")
+    assert line.endswith(f"{file} is no text; expected a URL alone, in UTF-8")
+
+
 def test_what_does_not_fit_is_said_of_its_host() -> None:
     right = Place(
         host="one", python="3.11.7", pyspark="4.3.0", package="/x/coordinator-7.zip/spark/cluster.py", wrong=None

@@ -36,10 +36,6 @@ def test_a_link_is_sent_on_with_its_group() -> None:
     assert _sent("orders.eu", "orders.eu::billing") == ("orders.example", 5672, "orders.eu::billing")
 
 
-def test_dead_letters_are_where_their_queue_is() -> None:
-    assert _sent("%DLQ%orders.eu") == ("orders.example", 5672, "%DLQ%orders.eu")
-
-
 @all_cases("name", ["$dynamic/0195a3c0", "TRANS_CHECK_MAX_TIME_TOPIC"])
 def test_what_the_service_makes_for_itself_is_here(name: str) -> None:
     TABLE.check_link(name, name)

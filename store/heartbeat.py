@@ -17,7 +17,7 @@ import structlog
 from psycopg import pq
 
 from store import arrays
-from store.clock import CLOCK
+from store.clock import CLOCK, reading
 from store.errors import StoreError
 from store.libpq import BEGAN, Connection, read_backends
 from store.loop import Loop
@@ -89,8 +89,8 @@ class Heartbeat:
         self._asked_at = 0.0
         self._last = time.monotonic()
         self._warned = False
-        #: when the last beat was sent, by our clock
-        self._asked_by_clock = 0.0
+        #: when the last beat was sent, by our clocks
+        self._asked_by_clocks = reading()
         self._clock_differs = False
         #: seconds measured by the last beat; None: there was no beat
         self._clock_ahead: float | None = None
@@ -133,7 +133,8 @@ class Heartbeat:
 
     def _beat(self) -> None:
         if self._connection.idle:
-            self._asked_at, self._asked_by_clock = time.monotonic(), time.time()
+            self._asked_by_clocks = reading()
+            self._asked_at = self._asked_by_clocks.steady
             self._due = self._asked_at + BEAT_SECONDS
             waits, why = self._waits()
             self._long_wait = waits if waits >= BEAT_SECONDS else 0.0
@@ -158,7 +159,7 @@ class Heartbeat:
     def _compare_clocks(self, database: float) -> None:
         """Measure the difference of the clocks; log once that they differ, and when they no longer do."""
         # The database has read its clock between these two readings of ours.
-        ahead = self._clock_ahead = CLOCK.compare(self._asked_by_clock, database, time.time())
+        ahead = self._clock_ahead = CLOCK.compare(self._asked_by_clocks, database, reading())
         differs = abs(ahead) > CLOCK_SECONDS
         if differs and not self._clock_differs:
             log.error(

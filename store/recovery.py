@@ -43,7 +43,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from store import channels, locks, removal
-from store.clock import CLOCK
+from store.clock import CLOCK, reading
 from store.commit import terms
 from store.database import BY_INDEX, READS_ALONE, Patience, connected
 from store.errors import StoreError, StoreUnavailable, boundary
@@ -277,9 +277,9 @@ def register(connection: Connection, version: str, place: str | None = None) -> 
         connection.execute(insert(heartbeat).values(instance_id=instance_id))
         identity = connection.execute(select(store_identity)).one()
         # before the first id is made
-        before = time.time()
+        before = reading()
         by_database = connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
-        CLOCK.compare(before, float(by_database), time.time())
+        CLOCK.compare(before, float(by_database), reading())
         # Group by group, by the primary key: entries have no index by id alone.
         latest = (
             select(func.max(entry.c.id).label("id")).where(entry.c.group_id == consumer_group.c.id).lateral("latest")

@@ -17,7 +17,7 @@ from tests.fix_postgres import signal_server
 from tests.fix_service import PATIENCE
 
 #: Of each server, in memory: small enough to be filled.
-_DISK = "3g"
+_DISK = "1g"
 _SETTINGS = {
     "login.anonymous": "always",
     "addresses.patterns": f'[{{"match": "{LINE}", "kind": "fifo"}}]',

@@ -14,13 +14,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.acceptance.engine_client import Client
-from tests.acceptance.history import MOVED, left
+from tests.acceptance.engine_client import Answer, Client
+from tests.acceptance.history import MOVED, Txn, left
 from tests.faults.clients import (
     GROUP,
     PORT,
@@ -214,8 +214,9 @@ class Run:
         try:
             url = self._hosts.primary.local_url
             letters = [f"%DLQ%{address}" for address in (MOVED, LINE, *ACCOUNTS)]
-            with closing(self._client()) as client, closing(self._client(GROUP)) as of_group:
-                self._ask({None: client, GROUP: of_group})
+            for group in (None, GROUP):
+                self._ask(group)
+            with closing(self._client()) as client:
                 bodies = left(client, url, LINE, *ACCOUNTS, *letters)
             store = self._settled_store(url)
             self.report.violations += self.record.violations_in(store, bodies)
@@ -230,25 +231,29 @@ class Run:
         if self.report.violations:
             self.record.save(FOLDER / f"{self.report.seed}-history.jsonl", bodies)
 
-    def _ask(self, clients: dict[str | None, Client]) -> None:
-        for worker in self._load:
-            worker.resolve(clients[worker.group])
-        for txn in self.record.txns:
-            if isinstance(txn, Checkable) and txn.known is None:
-                txn.resolved = clients[GROUP].discharge(txn.txn_id, fail=txn.wish == "rollback")
-        known = [
+    def _ask(self, group: str | None) -> None:
+        """By a client of that producer group: a checkable transaction is decided by its own alone."""
+        of_group = [
             txn for txn in self.record.txns
-            if txn.known is not None and (txn.posted or txn.retired) and not isinstance(txn, Sale)
+            if not isinstance(txn, Sale) and isinstance(txn, Checkable) == (group is not None)
         ]  # fmt: skip
-        chosen = self._dice.sample(known, min(len(known), _ASKED_AGAIN))
-        for begin in range(0, len(chosen), _AT_ONCE):
-            asked = [
-                (client, txn, client.ask_discharge(txn.txn_id, fail=txn.wish == "rollback"))
-                for txn in chosen[begin : begin + _AT_ONCE]
-                for client in (clients[GROUP if isinstance(txn, Checkable) else None],)
-            ]
-            for client, txn, delivery in asked:
-                self.record.again[txn.txn_id] = client.answer_of(delivery)
+        with closing(self._client(group)) as client:
+            for worker in self._load:
+                if worker.group == group:
+                    worker.resolve(client)
+            unknown = [txn for txn in of_group if txn.known is None and txn.wish != "none"]
+            for txn, answer in self._answers(client, unknown):
+                txn.resolved = answer
+            known = [txn for txn in of_group if txn.known is not None and (txn.posted or txn.retired)]
+            chosen = self._dice.sample(known, min(len(known), _ASKED_AGAIN // 2))
+            for txn, answer in self._answers(client, chosen):
+                self.record.again[txn.txn_id] = answer
+
+    def _answers(self, client: Client, txns: list[Txn]) -> Iterator[tuple[Txn, Answer]]:
+        for begin in range(0, len(txns), _AT_ONCE):
+            some = txns[begin : begin + _AT_ONCE]
+            asked = [client.ask_discharge(txn.txn_id, fail=txn.wish == "rollback") for txn in some]
+            yield from zip(some, map(client.answer_of, asked), strict=True)
 
     def _settled_store(self, url: str) -> Store:
         """Once nothing is under way in it."""

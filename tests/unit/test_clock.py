@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.clock import DatabaseClock
+from store.clock import DatabaseClock, Reading
 from tests.tables import all_cases
 
 
@@ -18,12 +18,20 @@ from tests.tables import all_cases
     ],
 )
 def test_it_is_off_by_no_more_than_it_must(before: float, database: float, after: float, ahead: float) -> None:
-    assert DatabaseClock().compare(before, database, after) == ahead
+    assert DatabaseClock().compare(Reading(1.0, before), database, Reading(2.0, after)) == ahead
 
 
 def test_it_tells_the_databases_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = DatabaseClock()
+    """Also between a time of day that is set, and the next comparison."""
+    steady = [5.0]
     monkeypatch.setattr("time.time", lambda: 1000.0)
+    monkeypatch.setattr("time.monotonic", lambda: steady[0])
+    clock = DatabaseClock()
     assert clock.now() == 1000.0
-    clock.compare(1000.0, 400.0, 1000.0)
+    assert clock.compare(Reading(5.0, 1000.0), 400.0, Reading(5.0, 1000.0)) == 600.0
     assert clock.now() == 400.0
+    monkeypatch.setattr("time.time", lambda: 5000.0)
+    steady[0] += 2.0
+    assert clock.now() == 402.0
+    assert clock.compare(Reading(7.0, 5000.0), 402.0, Reading(7.0, 5000.0)) == 4598.0
+    assert clock.now() == 402.0

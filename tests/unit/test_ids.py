@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from store.clock import CLOCK
 from store.ids import SLOTS, HalfIds, TxnIds, UuidV7, declared_at, id_at, moment_of
 
 #: microseconds after 2000-01-01 UTC, as moments
@@ -24,7 +25,7 @@ MOMENTS = st.integers(758937600000000, 1892160000000000).map(
 def test_half_ids_taken_at_once_are_those_taken_one_by_one(slot: int, counts: list[int]) -> None:
     """Over the end of a millisecond's, too."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("time.time", lambda: 1.8e9)
+        patched.setattr(CLOCK, "now", lambda: 1.8e9)
         together, apart = HalfIds(slot), HalfIds(slot)
         for count in counts:
             assert together.take(count) == [apart.next() for _ in range(count)]
@@ -36,7 +37,7 @@ def test_half_ids_only_grow(slot: int, clock: list[int], burst: int) -> None:
     """Also over a clock that is set back, and beyond the 4,096 of a millisecond; the slot stays the instance's."""
     now = time.time()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("time.time", lambda: now)
+        patched.setattr(CLOCK, "now", lambda: now)
         ids = HalfIds(slot)
         last = 0
         for step in clock:
@@ -91,14 +92,14 @@ def test_txn_ids_over_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) 
     """They go on from where they were."""
     ids = UuidV7()
     first = ids.next()
-    monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
+    monkeypatch.setattr(CLOCK, "now", lambda: 1_000_000_000.0)
     assert ids.next() > first
 
 
 @pytest.mark.rule("T7", "T10")
 def test_a_store_knows_its_own_txn_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     ids, again, other = TxnIds(1, b"secret"), TxnIds(2, b"secret"), TxnIds(1, b"another")
-    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    monkeypatch.setattr(CLOCK, "now", lambda: 1_800_000_000.0)
     txn_id = ids.next()
     assert ids.genuine(txn_id)
     assert again.genuine(txn_id)

@@ -92,7 +92,7 @@ class Pair:
     def wait_until_held(self, address: str, *, by_another_than: int = 0) -> int:
         deadline = time.monotonic() + PATIENCE
         while (found := self.holder(address)) in (0, by_another_than):
-            assert time.monotonic() < deadline, "nobody holds the group"
+            assert time.monotonic() < deadline, "no instance holds the group"
             self.turn()
         return found
 
@@ -373,7 +373,7 @@ def test_what_a_service_held_that_stops_in_order_comes_from_the_other_one(databa
 def test_an_owner_whose_database_was_away_shares_what_it_was_asked_for_meanwhile(
     database_url: str, open_folder: Path
 ) -> None:
-    """The notices came to nobody, and are not repeated here in time."""
+    """The notices reached no one, and are not repeated here in time."""
     never = {"coordinator.group.serving.HOLD_SECONDS": 1e6}
     proxy = Proxy(database_url)
     first = Service(open_folder / "first", {"database_url": proxy.url}, never)

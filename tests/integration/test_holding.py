@@ -147,9 +147,7 @@ def test_of_two_that_ask_at_once_both_know_who_holds_it(
     assert (first.answer, second.answer, _holder(database_url)) == (wanted, wanted, wanted)
 
 
-def test_who_comes_while_the_holder_shares_it_finds_that_nobody_holds_it(
-    three: list[Instance], database_url: str
-) -> None:
+def test_who_comes_while_the_holder_shares_it_finds_that_it_is_free(three: list[Instance], database_url: str) -> None:
     """It has looked before the holder's batch is durable, and waits for that at the row of the group."""
     first, second, _ = three
     first.hold()

@@ -145,7 +145,7 @@ def test_a_holder_that_has_read_all_and_hears_nothing_asks_the_store_no_more() -
 
 @pytest.mark.rule("D10")
 def test_that_consumers_have_gone_is_told_again_where_the_store_refused_it() -> None:
-    """Else the other instances would share the group with nobody as long as this one lives."""
+    """Else the other instances would share the group with none as long as this one lives."""
     consumer = Consumer(1, 1)
     queue = queue_of([consumer], peers=1)
     instance: Any = queue.instance

@@ -1,7 +1,7 @@
 """``python -m tests.benchmarks.consoles``: what open consoles cost those who post meanwhile.
 
 One service, under the same load in turns without and with open pages that are told live figures, one of which is loaded
-again each second. The cost is processor time of the service, all its processes, and of PostgreSQL for a message.
+again every five seconds. The cost is processor time of all processes of the service, and of PostgreSQL, for a message.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _open(console: str, count: int) -> Iterator[None]:
-    """So many pages, logged in and told what is new, while the block runs; the first is loaded again each second."""
+    """So many pages, logged in and told what is new, while the block runs; one is loaded again every five seconds."""
     if not count:
         yield
         return
@@ -74,7 +74,7 @@ def _open(console: str, count: int) -> Iterator[None]:
     readers.append(threading.Thread(target=_load_again, args=[browser, console, over]))
     for each in readers:
         each.start()
-    time.sleep(2)
+    time.sleep(5)
     yield
     over.set()
     for each in readers:
@@ -83,7 +83,7 @@ def _open(console: str, count: int) -> Iterator[None]:
 
 def _follow(browser: urllib.request.OpenerDirector, console: str, over: threading.Event) -> None:
     while not over.is_set():
-        with contextlib.suppress(TimeoutError), browser.open(f"{console}/events", timeout=3) as events:
+        with contextlib.suppress(TimeoutError), browser.open(f"{console}/events", timeout=30) as events:
             while not over.is_set():
                 events.readline()
 
@@ -91,7 +91,7 @@ def _follow(browser: urllib.request.OpenerDirector, console: str, over: threadin
 def _load_again(browser: urllib.request.OpenerDirector, console: str, over: threading.Event) -> None:
     while not over.is_set():
         browser.open(console).read()
-        time.sleep(1)
+        over.wait(5)
 
 
 if __name__ == "__main__":

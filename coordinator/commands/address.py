@@ -203,6 +203,7 @@ def show(
         return
     groups = [{**group, "group": group["group"] or "(default)"} for group in detail.pop("groups")]
     more_groups = detail.pop("more_groups")
+    detail |= {state: detail.pop(state) for state in STATES}  # behind what the address is
     if (more := answers.about(detail.pop("more"))) is not None:
         detail["more"] = more
     print_pairs(detail)

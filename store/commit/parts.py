@@ -7,6 +7,7 @@ against the tables.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from store.channels import READY
 from store.tables import HELD, SCHEMA
@@ -27,7 +28,7 @@ _FAN = (
 )
 #: A group that is being removed gets no entry, as nothing would remove the entry.
 # lock order: 8
-_STAYS = " for key share of g"
+_STAYS = " for key share of g returning 1"
 
 # lock order: 7
 _THERE = f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id for key share"
@@ -151,7 +152,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # (pinned).
     "shared": (
         f"update {SCHEMA}.consumer_group e set holder = 0 from unnest({{0}}) u(g) "
-        "where e.id = any(array[u.g]) and e.holder = {me}",
+        "where e.id = any(array[u.g]) and e.holder = {me}{after}",
         ("int4[]",),
     ),
     "pinned": (
@@ -406,9 +407,16 @@ POSTED = f"""select u.n from unnest($1::int4[], $2::text[], $3::text[], $4::byte
     where e.address_id = any(array[u.a]) and e.owner = u.o and e.producer = u.p and e.tag = u.t)"""
 
 
+#: What locks rows of groups. PostgreSQL leaves out a row that the statement itself has changed before: the group would
+#: get no entry. So groups are released after that.
+_LOCKS_GROUPS: Final = ("fan", "fan_others", "delivered")
+
+
 def statement(parts: Sequence[str], instance_id: int) -> str:
     """Return the SQL of the batch statement of these parts."""
-    clauses = []
+    clauses: list[str] = []
+    last: list[str] = []
+    after = "".join(f" and (select count(*) from {each}) >= 0" for each in _LOCKS_GROUPS if each in parts)
     first = "" if _WAITS.isdisjoint(parts) else _IN_PIECES
     refusals = [(f"{first}not exists ({_ALIVE.format(me=instance_id)})", *_GIVEN_UP)]
     number = 1
@@ -416,10 +424,11 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
         sql, types = PARTS[part]
         placeholders = [f"${number + offset}::{kind}" for offset, kind in enumerate(types)]
         number += len(types)
-        clauses.append(f"{part} as ({sql.format(*placeholders, me=instance_id)})")
+        clause = f"{part} as ({sql.format(*placeholders, me=instance_id, after=after)})"
+        (last if part == "shared" else clauses).append(clause)
         refusals += [(when.format(*placeholders), code, why) for of, when, code, why in REFUSED if of == part]
     # The function is called only to refuse the batch: a call for each condition would cost as much as a small batch.
     refused = " ".join(f"when {condition} then {SCHEMA}.refuse('{code}', '{why}')" for condition, code, why in refusals)
     # PostgreSQL does not run a clause that changes no rows unless it is read.
     called = "".join(f", (select count(*) from {each})" for each in ("let_go", "wake") if each in parts)
-    return f"with {', '.join(clauses)} select case {refused} end{called}"
+    return f"with {', '.join(clauses + last)} select case {refused} end{called}"

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection
 
 from store.channels import SHARE
+from store.commit import parts as statements
 from store.questions import entries
 from store.retention import forget_marks
 from store.tables import SCHEMA
@@ -162,3 +163,22 @@ def test_who_comes_while_the_holder_shares_it_finds_that_it_is_free(three: list[
     thread.join(PATIENCE)
     assert (second.answer, _holder(database_url)) == (0, 0)
     assert first.hold() == 0
+
+
+@pytest.mark.rule("D10")
+def test_a_topic_s_message_in_the_batch_that_shares_a_group_has_an_entry_there(
+    three: list[Instance], group: int, database_url: str
+) -> None:
+    """PostgreSQL leaves out of a lock what the statement has changed before."""
+    holder = three[0]
+    holder.hold()
+    parts = ("fan", "shared")
+    types = ", ".join(each for part in parts for each in statements.PARTS[part][1])
+    with psycopg.connect(database_url) as store:
+        store.execute(f"prepare batch ({types}) as {statements.statement(parts, holder.number)}".encode())
+        row = store.execute(f"select address_id from {SCHEMA}.consumer_group where id = {group}".encode()).fetchone()
+        assert row is not None
+        fan = f"array[{row[0]}], array[5], '{{infinity}}', '{{-infinity}}', array[4], array[0]"
+        store.execute(f"execute batch ({fan}, array[{group}])".encode())
+        entries_there = store.execute(f"select group_id, id from {SCHEMA}.entry".encode()).fetchall()
+    assert (entries_there, _holder(database_url)) == ([(group, 5)], 0)

@@ -98,7 +98,7 @@ def test_what_is_held_is_found_in_the_end(asking: Asking, truth: Truth, database
 def test_what_is_read_anew_counts_as_read(asking: Asking, truth: Truth, database_url: str) -> None:
     """The mark of how far the holder has read is not taken away by a question that was asked before it read on."""
     truth.fill(2)
-    asking.ask(entries.hold, GROUP, ME)
+    asking.ask(entries.hold, GROUP, ME, None)
     asking.ask(entries.read, GROUP, 0, 1, 1 << 20, ME)
     asking.loop.run_until(asking.answered(2))
     marks = f"select read_through from {SCHEMA}.group_read where read_through > 0"

@@ -53,6 +53,11 @@ def _parsed(text: bytes) -> dict[str, Any]:
 _services: weakref.WeakSet[Service] = weakref.WeakSet()
 
 
+def variable(name: str) -> str:
+    """The environment variable of a setting, by its dotted name."""
+    return f"COORDINATOR_{name.upper().replace('.', '__')}"
+
+
 class Service:
     """One service. It can be stopped, killed, and started again on the same data folder and the same port."""
 
@@ -69,11 +74,7 @@ class Service:
         # A server of its own, unless one is given.
         self._store = {} if "database_url" in settings else {"COORDINATOR_DATA_DIR": str(self.data_dir)}
         bounds = {name for name in settings if name.startswith("bounds.")}
-        self._settings = {
-            f"COORDINATOR_{name.upper().replace('.', '__')}": value
-            for name, value in settings.items()
-            if name not in bounds
-        }
+        self._settings = {variable(name): value for name, value in settings.items() if name not in bounds}
         smaller = {f"coordinator.bounds.USUAL.{name.partition('.')[2]}": json.loads(settings[name]) for name in bounds}
         others = {**(constants or {}), **smaller}
         self._constants = {prepared.CONSTANTS: json.dumps(others)} if others else {}

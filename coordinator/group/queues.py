@@ -619,11 +619,11 @@ class Queue:
 
         def answered(answer: questions.Holder | StoreError) -> None:
             self.entering = False
-            if isinstance(answer, questions.Holder) and answer.place is not None:
+            holder, place = answer if isinstance(answer, questions.Holder) else (None, None)
+            if place is not None:
                 for consumer in list(self.consumers):
-                    consumer.redirect(answer.place)
+                    consumer.redirect(place)
                 return
-            holder = answer.instance if isinstance(answer, questions.Holder) else None
             self.tried_at = now = time.monotonic()
             if holder in (0, self.lease):
                 self.asked_at = 0.0

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import statistics
-import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from http.cookiejar import CookieJar
-from pathlib import Path
 from urllib.parse import urlencode
 
 from tests.acceptance import api
 from tests.benchmarks import cells, generator
 from tests.benchmarks.contenders import Conditions
-from tests.benchmarks.generator import FOLDER
-from tests.benchmarks.paints import place_of
-from tests.benchmarks.servers import start_service
+from tests.benchmarks.paints import served
 
 
 def main() -> None:
@@ -36,29 +31,23 @@ def main() -> None:
     asked = parser.parse_args()
     generator.build()
     given = Conditions(seconds=asked.seconds, stock_limit=0)
-    log = FOLDER / "consoles.log"
-    with tempfile.TemporaryDirectory(prefix="coordinator-consoles-") as made:
-        folder = Path(made)
-        folder.chmod(0o755)
-        for name, value in api.settings(folder).items():
-            os.environ[f"COORDINATOR_{name.replace('.', '__').upper()}"] = value
-        with start_service(data_dir=folder / "data", log=log, arguments=[]) as service:
-            for cell in (each for each in cells.all_cells(None) if cells.matches(each.name, asked.cells)):
-                used: dict[int, list[float]] = {0: [], asked.consoles: []}
-                rates: dict[int, list[float]] = {0: [], asked.consoles: []}
-                for number in range(asked.rounds):
-                    for open_ones, costs in used.items():
-                        with _open(f"{place_of(log)}/console", open_ones):
-                            flags = cell.flags(f"{cell.name}-{open_ones}-{number}", 0)
-                            load, cpu = service.under_load(cell.mode, *given.flags(), *flags)
-                        costs.append(cpu.total * 1e6 / load.messages)
-                        rates[open_ones].append(load.messages / load.seconds)
-                none, some = (statistics.median(each) for each in used.values())
-                slow, fast = (statistics.median(each) for each in rates.values())
-                print(
-                    f"{cell.name}: {none:.1f} us a message without, {some:.1f} us with {asked.consoles} consoles: "
-                    f"{some / none:.3f} times; rate {fast / slow:.3f}"
-                )
+    with served() as (service, _, console):
+        for cell in (each for each in cells.all_cells(None) if cells.matches(each.name, asked.cells)):
+            used: dict[int, list[float]] = {0: [], asked.consoles: []}
+            rates: dict[int, list[float]] = {0: [], asked.consoles: []}
+            for number in range(asked.rounds):
+                for open_ones, costs in used.items():
+                    with _open(console, open_ones):
+                        flags = cell.flags(f"{cell.name}-{open_ones}-{number}", 0)
+                        load, cpu = service.under_load(cell.mode, *given.flags(), *flags)
+                    costs.append(cpu.total * 1e6 / load.messages)
+                    rates[open_ones].append(load.messages / load.seconds)
+            none, some = (statistics.median(each) for each in used.values())
+            before, beside = (statistics.median(each) for each in rates.values())
+            print(
+                f"{cell.name}: {none:.1f} us a message without, {some:.1f} us with {asked.consoles} consoles: "
+                f"{some / none:.3f} times; rate {beside / before:.3f}"
+            )
 
 
 @contextlib.contextmanager

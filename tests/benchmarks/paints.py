@@ -12,9 +12,10 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import psycopg
@@ -27,8 +28,9 @@ from tests.acceptance import api
 from tests.benchmarks.generator import FOLDER
 from tests.benchmarks.planted_books import message_of
 from tests.benchmarks.reconciliation import fill
-from tests.benchmarks.servers import start_service
+from tests.benchmarks.servers import Server, start_service
 from tests.fix_browser import chromium
+from tests.fix_service import variable
 from tests.fix_store_rows import NOW
 
 _PAGES = (
@@ -50,29 +52,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--loads", type=int, default=7, help="of each page (7)")
     parser.add_argument("--data-dir", type=Path, help="the folder of the embedded database, to be kept (none)")
     asked = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="coordinator-paints-") as made:
+    with served(asked.data_dir) as here, chromium() as browser:
+        places = [*_PAGES, *_one_of_each(running_url(here.data_dir), asked.halves, asked.groups)]
+        page = browser.new_page()
+        page.goto(here.console)
+        page.keyboard.type(api.OPERATOR)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("nav")
+        print("| page | the service, ms | first paint, ms |\n|---|---|---|")
+        for name, path in places:
+            times = [_load(page, here.console + path) for _ in range(asked.loads)]
+            answered, painted = (statistics.median_low(each) for each in zip(*times, strict=True))
+            print(f"| {name} | {answered:.0f} | {painted:.0f} |", flush=True)
+
+
+class Served(NamedTuple):
+    """A service with the console; ``console``: the URL of its pages."""
+
+    server: Server
+    data_dir: Path
+    console: str
+
+
+@contextmanager
+def served(data_dir: Path | None = None) -> Iterator[Served]:
+    """A service that knows the operator of :mod:`tests.acceptance.api`. ``data_dir``: None: one that is removed."""
+    with tempfile.TemporaryDirectory(prefix="coordinator-console-") as made:
         folder = Path(made)
         folder.chmod(0o755)
         for name, value in api.settings(folder).items():
-            os.environ[f"COORDINATOR_{name.replace('.', '__').upper()}"] = value
-        log, data_dir = FOLDER / "paints.log", asked.data_dir or folder / "data"
+            os.environ[variable(name)] = value
         FOLDER.mkdir(parents=True, exist_ok=True)
-        with start_service(data_dir=data_dir, log=log, arguments=[]), chromium() as browser:
-            places = [*_PAGES, *_one_of_each(running_url(data_dir), asked.halves, asked.groups)]
-            page = browser.new_page()
-            place = f"{place_of(log)}/console"
-            page.goto(place)
-            page.keyboard.type(api.OPERATOR)
-            page.keyboard.press("Enter")
-            page.wait_for_selector("nav")
-            print("| page | the service, ms | first paint, ms |\n|---|---|---|")
-            for name, path in places:
-                times = [_load(page, place + path) for _ in range(asked.loads)]
-                answered, painted = (statistics.median_low(each) for each in zip(*times, strict=True))
-                print(f"| {name} | {answered:.0f} | {painted:.0f} |", flush=True)
+        log, data_dir = FOLDER / "console.log", data_dir or folder / "data"
+        with start_service(data_dir=data_dir, log=log, arguments=[]) as server:
+            yield Served(server, data_dir, f"{_place_of(log)}/console")
 
 
-def place_of(log: Path) -> str:
+def _place_of(log: Path) -> str:
     (line,) = (line for line in log.read_text(encoding="utf-8").splitlines() if '"event": "metrics"' in line)
     return str(json.loads(line)["listen"][0])
 
